@@ -1,0 +1,1 @@
+"""Proposers, and the loop that tries what they propose."""

@@ -1,0 +1,1 @@
+"""One folder for each accelerator framework; found by entry point, never imported by the loop."""

@@ -1,0 +1,1 @@
+"""The experiment: what it is, how it is measured, decided and remembered."""

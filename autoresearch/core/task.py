@@ -1,0 +1,279 @@
+"""Presets and settings: TOML → frozen dataclasses, and the fingerprint of a task.
+
+Three layers, each overriding the one before: the preset in `autoresearch/configs`, the workspace's
+`autoresearch.toml`, the options of the command line. An unknown key is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autoresearch.core.errors import UsageError, did_you_mean
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is measured. Frozen: everything here is part of the fingerprint."""
+
+    data: str = "tinystories"
+    """A data set of the hub ("tinystories", "climbmix"), "sample", "stories", or the name given to local files."""
+    seq_len: int = 256
+    """T, tokens of context."""
+    vocab_size: int = 2048
+    """V, special tokens included."""
+    split_pattern: str = "gpt4-digits2"
+    """Name of the regular expression that splits text before BPE."""
+    document_chars: int = 0
+    """Longer documents are cut into passages of at most this many characters; 0 leaves them whole."""
+    train_tokens: int = 0
+    """Tokens of the train split that are prepared; 0 is all that the source has."""
+    val_tokens: int = 98_304
+    """Targets of the validation rows, a multiple of seq_len; fewer where the split is smaller."""
+    train_seconds: float = 300.0
+    """Training time of one measurement."""
+    train_steps: int = 0
+    """When set, a measurement ends after this many steps and progress counts steps; `train_seconds` still limits it."""
+    eval_rows: int = 16
+    """Rows of the one static shape in which everything is scored."""
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "vocab_size", "val_tokens", "train_seconds", "eval_rows"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"[task] {name} must be positive, received {getattr(self, name)!r}")
+        for name in ("document_chars", "train_tokens", "train_steps"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"[task] {name} must be 0 or more, received {getattr(self, name)!r}")
+        if self.vocab_size < 264 or self.vocab_size > 2**20:
+            raise UsageError(
+                f"[task] vocab_size must be 264 (bytes and special tokens) to {2**20}, received {self.vocab_size}"
+            )
+
+    def fingerprint(self, dataset_key: str) -> str:
+        """12 hex digits of everything that shapes the score but the machine.
+
+        Args:
+            dataset_key: the content key of the prepared data set, which covers text, splits and tokenizer.
+        """
+        content = json.dumps({"task": asdict(self), "dataset": dataset_key}, sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a child process may use before it is killed. Not part of the fingerprint."""
+
+    setup_seconds: float = 600.0
+    """From the start of the process to the first real batch, compiling included."""
+    eval_seconds: float = 300.0
+    """Scoring, its compiling included."""
+    memory_fraction: float = 0.75
+    """Share of the machine's memory that the process tree may hold."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds of `decide`; the design says how they are used."""
+
+    spread: float = 0.01
+    """The stated prior for the standard deviation of val_bpb between seeds on such a machine."""
+    spread_dof: float = 4.0
+    """Weight of that prior, in measurements."""
+    keep_z: float = 2.5
+    retest_z: float = 0.5
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop conditions; 0 or "" is none."""
+
+    max_experiments: int = 0
+    max_hours: float = 0.0
+    until: str = ""
+    max_cost: float = 0.0
+    target: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_experiments", "max_hours", "max_cost", "target"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"[stop] {name} must be positive, received {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """For which machine a preset is made."""
+
+    platforms: tuple[str, ...] = ()
+    """Values of DeviceInfo.platform."""
+    min_memory_gb: float = 0.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a run is started with."""
+
+    preset: str
+    task: Task = field(default_factory=Task)
+    limits: Limits = field(default_factory=Limits)
+    rules: Rules = field(default_factory=Rules)
+    stop: Stop = field(default_factory=Stop)
+    machine: Machine = field(default_factory=Machine)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    """Constants of train.py that the preset sets when a workspace is made."""
+    backend: str = ""
+    """"" is the best one usable here."""
+    device: str = "auto"
+    agent: str = "auto"
+    seed: int = 0
+    source: str = ""
+    """What `prepare` reads; "" is the task's data set."""
+
+
+_TABLES: dict[str, type[Any]] = {"task": Task, "limits": Limits, "rules": Rules, "stop": Stop, "machine": Machine}
+_SCALARS: dict[str, type[Any]] = {
+    "preset": str,
+    "backend": str,
+    "device": str,
+    "agent": str,
+    "seed": int,
+    "source": str,
+}
+
+
+def _typed(value: Any, default: Any, where: str) -> Any:
+    """`value` where its type is that of `default`; int passes for float, a list for a tuple."""
+    kind = type(default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is tuple and isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UsageError(f"{where} must be {kind.__name__}, received {value!r}")
+    return value
+
+
+def _updated(current: T, table: Any, where: str) -> T:
+    """A copy of the dataclass `current` with the keys of a TOML table."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} must be a table, received {table!r}")
+    known = {f.name for f in fields(current)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{where} has no key {key!r}", did_you_mean(key, known))
+    values = {key: _typed(value, getattr(current, key), f"{where} {key}") for key, value in table.items()}
+    return replace(current, **values)  # type: ignore[type-var]
+
+
+def overlay(settings: Settings, data: Mapping[str, Any], where: str) -> Settings:
+    """`settings` with one more layer on top.
+
+    Args:
+        data: parsed TOML: tables `task`, `limits`, `rules`, `stop`, `machine`, `hyperparameters`, and scalars.
+        where: the file or option that errors name.
+
+    Raises:
+        UsageError: an unknown key, a value of another type, or one out of its range.
+    """
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if key in _TABLES:
+            values[key] = _updated(getattr(settings, key), value, f"{where}: [{key}]")
+        elif key == "hyperparameters":
+            if not isinstance(value, dict):
+                raise UsageError(f"{where}: [hyperparameters] must be a table, received {value!r}")
+            values[key] = {**settings.hyperparameters, **value}
+        elif key in _SCALARS:
+            values[key] = _typed(value, getattr(settings, key), f"{where}: {key}")
+        else:
+            valid = [*_TABLES, "hyperparameters", *_SCALARS]
+            raise UsageError(f"{where}: unknown key {key!r}", did_you_mean(key, valid))
+    return replace(settings, **values)
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Parse TOML text.
+
+    Raises:
+        UsageError: with the place of the syntax error.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where} is not valid TOML: {error}") from error
+
+
+def _configs() -> Traversable:
+    return files("autoresearch") / "configs"
+
+
+def preset_names() -> list[str]:
+    """All presets, e.g. "tinystories/cpu", sorted."""
+    return sorted(
+        f"{folder.name}/{Path(entry.name).stem}"
+        for folder in _configs().iterdir()
+        if folder.is_dir()
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def load_preset(name: str) -> Settings:
+    """Settings of a preset.
+
+    Raises:
+        UsageError: no such preset; the hint names the nearest.
+    """
+    if name not in preset_names():
+        raise UsageError(f"no preset {name!r}", did_you_mean(name, preset_names()))
+    text = (_configs() / f"{name}.toml").read_text(encoding="utf-8")
+    return overlay(Settings(preset=name), parse_toml(text, name), name)
+
+
+def fitting_preset(platform: str, memory_bytes: int) -> str:
+    """The preset made for a platform with the largest memory demand that the device meets.
+
+    Raises:
+        UsageError: no preset names the platform.
+    """
+    fitting = []
+    for name in preset_names():
+        machine = load_preset(name).machine
+        if platform in machine.platforms and memory_bytes >= machine.min_memory_gb * 1e9:
+            fitting.append((machine.min_memory_gb, name))
+    if not fitting:
+        raise UsageError(f"no preset for the platform {platform!r}", "choose one: --preset " + ", ".join(preset_names()))
+    return max(fitting)[1]
+
+
+def load_settings(preset: str, workspace_toml: Path | None = None, options: Mapping[str, Any] | None = None) -> Settings:
+    """The three layers put together.
+
+    Args:
+        preset: name of the preset; the workspace's own `preset` key where empty.
+        workspace_toml: `autoresearch.toml`, read where it exists.
+        options: what the command line gave, in the shape of the TOML.
+
+    Raises:
+        UsageError: see `overlay`, `load_preset`.
+    """
+    data: dict[str, Any] = {}
+    if workspace_toml is not None and workspace_toml.is_file():
+        try:
+            text = workspace_toml.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{workspace_toml.name} is not UTF-8 text: {error}") from error
+        data = parse_toml(text, workspace_toml.name)
+    name = preset or data.get("preset", "")
+    if not name:
+        raise UsageError("no preset is chosen", "--preset NAME, one of: " + ", ".join(preset_names()))
+    settings = overlay(load_preset(str(name)), {**data, "preset": name}, "autoresearch.toml")
+    return overlay(settings, options or {}, "options")
