@@ -7,6 +7,8 @@ by the loop, which loads no framework.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -46,7 +48,7 @@ class DeviceInfo:
 
     def machine_class(self) -> str:
         """The part of a comparability key that the machine decides."""
-        return f"{self.backend}/{self.name} x{self.count}/{self.framework}"
+        return f"{self.backend}/{self.name} x{self.count}/{self.framework}/{self.dtype}"
 
 
 class Trained(NamedTuple):
@@ -136,6 +138,8 @@ class BackendFacts(Protocol):
     """For people, e.g. "CUDA PyTorch"."""
     INSTALL_HINT: str
     """A command that installs the framework."""
+    RANK: int | None
+    """Preference where a search chooses its backend itself, lowest first; None is never chosen."""
     BASELINE: Path
     """The reference train.py."""
     ALLOWED_IMPORTS: frozenset[str]
@@ -143,6 +147,19 @@ class BackendFacts(Protocol):
 
     def environment(self, device: str) -> dict[str, str]:
         """Variables that the child needs before its framework loads (allocator, thread counts)."""
+
+
+def run_experiment() -> None:
+    """What `python train.py` does in a workspace: one measurement, by the command `autoresearch experiment`."""
+    command = [
+        sys.executable,
+        "-m",
+        "autoresearch",
+        "experiment",
+        "--workspace",
+        str(Path(sys.argv[0]).resolve().parent),
+    ]
+    os.execv(sys.executable, [*command, *sys.argv[1:]])
 
 
 @dataclass(frozen=True)

@@ -250,11 +250,15 @@ def fitting_preset(platform: str, memory_bytes: int) -> str:
         if platform in machine.platforms and memory_bytes >= machine.min_memory_gb * 1e9:
             fitting.append((machine.min_memory_gb, name))
     if not fitting:
-        raise UsageError(f"no preset for the platform {platform!r}", "choose one: --preset " + ", ".join(preset_names()))
+        raise UsageError(
+            f"no preset for the platform {platform!r}", "choose one: --preset " + ", ".join(preset_names())
+        )
     return max(fitting)[1]
 
 
-def load_settings(preset: str, workspace_toml: Path | None = None, options: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(
+    preset: str, workspace_toml: Path | None = None, options: Mapping[str, Any] | None = None
+) -> Settings:
     """The three layers put together.
 
     Args:

@@ -1,0 +1,131 @@
+"""One measurement by hand, and one experiment proposed from outside the loop."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoresearch.agent import start
+from autoresearch.agent.lab import Lab
+from autoresearch.agent.proposer import Proposal
+from autoresearch.core import candidate, noise, registry
+from autoresearch.core.contract import Result
+from autoresearch.core.errors import CandidateFailure, UsageError
+from autoresearch.core.executor import LocalExecutor, Request
+from autoresearch.core.view import View
+from autoresearch.core.workspace import Workspace
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read: {error}", "name a Python file: --train FILE") from error
+
+
+def measure(directory: Path, train: Path | None, seed: int | None, options: Mapping[str, Any], view: View) -> Result:
+    """Measure a train.py once; nothing is committed or journaled.
+
+    Args:
+        directory: a workspace.
+        train: the file; None is the workspace's.
+        seed: None takes a fresh one.
+
+    Raises:
+        UsageError: no workspace, or the file can't be read.
+        WorkspaceBusy: a search runs there.
+    """
+    workspace = Workspace(start.find_workspace(directory))
+    source = _read(train or workspace.train_path)
+    settings, device = start.settings_for(workspace.directory, options, LocalExecutor(), view)
+    with workspace.lock():
+        workspace.exclude()
+        dataset = start.data_for(settings, view)
+        request = Request(
+            source=source,
+            source_hash=candidate.source_hash(source),
+            backend=settings.backend,
+            device=settings.device,
+            task=settings.task,
+            limits=settings.limits,
+            seed=noise.fresh_seed(settings.seed, -1, uuid.uuid4().int) if seed is None else seed,
+            comparability_key=start.key_of(settings, dataset, device),
+            mark=uuid.uuid4().hex,
+        )
+        folder = workspace.run_dir("by-hand")
+        try:
+            candidate.lint(source, registry.facts(settings.backend).ALLOWED_IMPORTS)
+        except CandidateFailure as failure:
+            return Result(
+                status=failure.status,
+                reason=failure.reason,
+                seed=request.seed,
+                comparability_key=request.comparability_key,
+                source_hash=request.source_hash,
+            )
+        view.begin(f"measuring {train or workspace.train_path.name} with seed {request.seed}")
+        log = folder / "logs" / "latest.log"
+        log.unlink(missing_ok=True)
+        return LocalExecutor(folder).measure(request, dataset, log, view.event).result
+
+
+def record(
+    directory: Path, train: Path | None, tag: str, hypothesis: str, options: Mapping[str, Any], view: View
+) -> dict[str, Any]:
+    """One experiment of a run with the train.py at hand: linted, committed, measured, judged, journaled.
+
+    Where the run is new, the train.py at hand is its baseline.
+
+    Returns:
+        experiment, verdict, reason, val_bpb, commit, and the incumbent after it.
+
+    Raises:
+        UsageError: no workspace, or a duplicate of an earlier candidate.
+    """
+    source = _read(train or start.find_workspace(directory) / "train.py")
+    proposal = Proposal(source, hypothesis)
+    with start.open_run(directory, tag, options, None, view) as run:
+        lab = Lab(run, LocalExecutor(run.folder), view)
+        new = lab.history.baseline is None
+        try:
+            lab.begin()
+            if not new:
+                if problem := lab.problem(proposal):
+                    raise UsageError(f"not measured: {problem}", "change train.py first")
+                lab.finish(lab.record(proposal, "hand"))
+        finally:
+            lab.log("stopped", reason="one experiment by hand")
+        made, best = list(lab.history.experiments.values())[-1], lab.incumbent
+        return {
+            "experiment": made.number,
+            "verdict": made.verdict,
+            "reason": made.reason,
+            "val_bpb": made.val_bpb,
+            "commit": made.commit,
+            "incumbent": {"experiment": best.number, "val_bpb": best.value, "commit": best.commit},
+        }
+
+
+def summary(result: Result) -> str:
+    """The summary block of the original autoresearch."""
+    mfu = "unknown" if result.mfu is None else f"{100 * result.mfu:.2f}"
+    rows = {
+        "val_bpb": f"{result.val_bpb:.6f}",
+        "training_seconds": f"{result.train_seconds:.1f}",
+        "total_seconds": f"{result.total_seconds:.1f}",
+        "peak_vram_mb": f"{result.peak_memory_bytes / 2**20:.1f}",
+        "mfu_percent": mfu,
+        "total_tokens_M": f"{result.tokens / 1e6:.1f}",
+        "num_steps": str(result.steps),
+        "num_params_M": f"{result.num_params / 1e6:.1f}",
+        "depth": str(result.facts.get("depth", "unknown")),
+    }
+    return "\n".join(["---", *(f"{name + ':':<18s}{value}" for name, value in rows.items())])
+
+
+def advice(result: Result) -> str:
+    """Where a failure's cause stands, with the end of its log."""
+    last = [line for line in result.log_tail.splitlines() if line.strip()][-12:]
+    return "\n  ".join(["the end of the log:", *last]) if last else "mend train.py"

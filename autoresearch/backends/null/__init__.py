@@ -1,0 +1,16 @@
+"""A NumPy bigram on the CPU: the whole loop in seconds, for tests and for --dry-run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TITLE = "NumPy bigram"
+INSTALL_HINT = "NumPy comes with autoresearch; reinstall it: pip install autoresearch"
+RANK = None
+BASELINE = Path(__file__).with_name("train.py")
+ALLOWED_IMPORTS = frozenset({"numpy"})
+
+
+def environment(device: str) -> dict[str, str]:
+    """One BLAS thread: the arrays are small, and a search beside it keeps its cores."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -1,0 +1,89 @@
+"""The trusted side of the null backend: `contract.Backend` in NumPy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoresearch.core.contract import DeviceInfo, Trained
+from autoresearch.core.errors import BackendUnavailable
+
+
+def describe(device: str = "auto", budget_seconds: float | None = None) -> DeviceInfo:
+    """The processor, in float32.
+
+    Raises:
+        BackendUnavailable: for another device than the CPU.
+    """
+    if device not in ("auto", "cpu"):
+        raise BackendUnavailable(f"the null backend has no device {device!r}", "leave --device out")
+    return DeviceInfo(
+        backend="null",
+        platform="null",
+        name=platform.processor() or platform.machine(),
+        count=1,
+        framework=f"numpy {np.__version__}",
+        dtype="float32",
+        attention="none",
+        compile=False,
+        peak_flops=None,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        reasons={"dtype": "NumPy", "attention": "a bigram has none", "compile": "NumPy", "peak_flops": "not measured"},
+    )
+
+
+def seed(n: int) -> None:
+    """NumPy's generators are made by the candidate from experiment.seed."""
+
+
+def put(tokens: NDArray[np.int32], device: DeviceInfo) -> NDArray[np.int32]:
+    """The host is the device."""
+    return tokens
+
+
+def wait(value: Any) -> None:
+    """NumPy computes at once."""
+
+
+def nats(trained: Trained, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Negative log-likelihood (B, T) float32 of the targets."""
+    logits = np.asarray(trained.logits(trained.params, inputs), np.float32)
+    peak = logits.max(axis=-1, keepdims=True)
+    log_sum = np.log(np.exp(logits - peak).sum(axis=-1)) + peak[..., 0]
+    chosen = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return np.asarray(log_sum - chosen, np.float32)
+
+
+def logits(trained: Trained, inputs: NDArray[np.int32], rows: int) -> NDArray[np.float32]:
+    """Logits (rows, T, V) float32 of the first rows, computed in the shape of `nats`."""
+    return np.asarray(trained.logits(trained.params, inputs), np.float32)[:rows]
+
+
+def _arrays(params: Any) -> list[NDArray[Any]]:
+    if isinstance(params, dict):
+        return [array for value in params.values() for array in _arrays(value)]
+    if isinstance(params, list | tuple):
+        return [array for value in params for array in _arrays(value)]
+    return [params] if isinstance(params, np.ndarray) else []
+
+
+def count(params: Any) -> int:
+    """Scalars in the arrays of a nested dict, list or tuple."""
+    return sum(array.size for array in _arrays(params))
+
+
+def peak_memory_bytes(device: DeviceInfo) -> int:
+    """Peak resident memory of the process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """NumPy raises MemoryError."""
+    return isinstance(error, MemoryError)

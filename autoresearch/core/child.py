@@ -1,0 +1,199 @@
+"""The trusted child process: load the framework, train the candidate under the clock, score it, answer the parent.
+
+Started by the executor as `python -P -m autoresearch.core.child READ_FD WRITE_FD`. Standard output and error are the
+experiment's log. The validation rows come over the pipe after `train` has returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import importlib.util
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from time import monotonic as _now
+from types import ModuleType
+from typing import Any
+
+from autoresearch.core import measure, registry
+from autoresearch.core.channel import Channel, Message
+from autoresearch.core.contract import Backend, DeviceInfo, Trained
+from autoresearch.core.dataset import open_dataset
+from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CandidateFailure
+from autoresearch.core.experiment import ExperimentRun
+from autoresearch.core.guard import Guard
+from autoresearch.core.task import Task
+
+PARENT_GONE = 70
+GATES = ("guard", "clock", *measure.GATES)
+
+
+def _listen(channel: Channel, inbox: queue.Queue[Message]) -> None:
+    """Pass on what the parent sends; without a parent there is nobody to train for."""
+    while True:
+        try:
+            inbox.put(channel.receive())
+        except Exception:
+            os._exit(PARENT_GONE)
+
+
+def _describe(name: str, device: str, budget: float | None) -> tuple[Backend, DeviceInfo]:
+    """Import a backend and probe the machine.
+
+    Raises:
+        BackendUnavailable: the framework isn't installed, or its device isn't here.
+    """
+    try:
+        backend = registry.load(name)
+    except ImportError as error:
+        hint = registry.facts(name).INSTALL_HINT
+        raise BackendUnavailable(f"backend {name!r}: {error}", hint) from error
+    return backend, backend.describe(device, budget)
+
+
+def _load(path: Path) -> ModuleType:
+    """Import the candidate from its file, so that tracebacks and compilers find its lines."""
+    spec = importlib.util.spec_from_file_location("train", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _where(error: BaseException, path: Path) -> str:
+    """The candidate's line that an error came through, for the reason shown to people."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" (train.py line {lines[-1]})" if lines else ""
+
+
+def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, Any]) -> dict[str, Any]:
+    """One measurement; the fields of a Result that the child knows.
+
+    Raises:
+        CandidateFailure: the typed end of a candidate that failed.
+    """
+    backend, device = _describe(request["backend"], request["device"], request["task"]["train_seconds"])
+    task = Task(**request["task"])
+    dataset = open_dataset(Path(request["dataset"]), verify=False)
+    seed = int(request["seed"])
+    path = Path(request["candidate"])
+    run = ExperimentRun(
+        backend,
+        device,
+        task,
+        dataset.vocab_size,
+        dataset.rows("train"),
+        seed,
+        request["max_rows"],
+        lambda event, **data: channel.send({"event": event, **data}),
+    )
+    guard = Guard(path, writable=[Path(folder) for folder in request["writable"]])
+    backend.seed(seed)
+    # A byte-code file written next to a module would be a write outside the scratch directory.
+    sys.dont_write_bytecode = True
+    guard.arm()
+    try:
+        trained = _train(backend, run, path)
+        guard.check()
+        channel.send({"event": "clock_stop", "steps": run.clock.steps})
+        _, arrays = inbox.get()
+        start = _now()
+        evaluator = measure.Evaluator(
+            backend, device, trained, dataset.vocab_size, arrays["token_bytes"], task.eval_rows
+        )
+        val, test = evaluator.measure(arrays["val"], arrays["test"], seed)
+        eval_seconds = _now() - start
+        guard.check()
+    except BaseException as error:
+        guard.disarm()
+        guard.check()
+        if isinstance(error, CandidateFailure):
+            raise
+        traceback.print_exc()
+        if isinstance(error, MemoryError) or backend.out_of_memory(error):
+            raise CandidateFailure("out_of_memory", f"{type(error).__name__}: {error}"[:300]) from error
+        raise CandidateFailure(
+            "crash", f"{type(error).__name__}: {error}".splitlines()[0][:300] + _where(error, path)
+        ) from error
+    guard.disarm()
+    seconds = run.clock.elapsed
+    rate = run.tokens / seconds
+    flops = run.facts.get("flops_per_token")
+    known = isinstance(flops, int | float) and device.peak_flops
+    return {
+        "val_bpb": val.bpb,
+        "val_bytes": val.bytes,
+        "val_tokens": val.tokens,
+        "train_seconds": seconds,
+        "eval_seconds": eval_seconds,
+        "steps": run.clock.steps,
+        "tokens": run.tokens,
+        "tokens_per_second": rate,
+        "num_params": backend.count(trained.params),
+        "peak_memory_bytes": backend.peak_memory_bytes(device),
+        "mfu": float(flops) * rate / device.peak_flops if known else None,  # type: ignore[arg-type, operator]
+        "facts": run.facts,
+        "loss_curve": run.curve(),
+        "guards": GATES,
+        "audit": {"test_bpb": test.bpb, "test_bytes": test.bytes, "test_tokens": test.tokens} if test else {},
+    }
+
+
+def _train(backend: Backend, run: ExperimentRun, path: Path) -> Trained:
+    """Load and run the candidate up to the end of its clock."""
+    train = getattr(_load(path), "train", None)
+    if not callable(train):
+        raise CandidateFailure("invalid", "train.py defines no function train(experiment)")
+    trained = train(run)
+    if not isinstance(trained, Trained) or not callable(trained.logits):
+        raise CandidateFailure(
+            "invalid", f"train must return contract.Trained(logits, params), received {type(trained).__name__}"
+        )
+    run.finish(trained.params)
+    return trained
+
+
+def _answer(channel: Channel, inbox: queue.Queue[Message]) -> None:
+    request, _ = inbox.get()
+    try:
+        if request["do"] == "describe":
+            _, device = _describe(request["backend"], request["device"], request["budget"])
+            channel.send({"event": "device", **dataclasses.asdict(device)})
+        else:
+            channel.send({"event": "result", **_measure(channel, inbox, request)})
+    except CandidateFailure as failure:
+        print(f"{failure.status}: {failure.reason}", file=sys.stderr)
+        channel.send({"event": "failure", "status": failure.status, "reason": failure.reason})
+    except AutoresearchError as error:
+        channel.send({"event": "error", "type": type(error).__name__, "message": error.message, "hint": error.hint})
+
+
+def main() -> None:
+    """Answer one request of the parent."""
+    channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
+    for fd in (int(sys.argv[1]), int(sys.argv[2])):
+        os.set_inheritable(fd, False)
+    # The parent asks where a candidate hangs before it kills it.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    with contextlib.suppress(OSError):
+        # Where memory runs out, Linux should end this process and not the search.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    inbox: queue.Queue[Message] = queue.Queue()
+    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
+    _answer(channel, inbox)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Interpreter shutdown of a framework can take seconds or hang; everything was sent.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,453 @@
+"""The parent's side of a measurement: start the child, watch its limits, kill its whole process tree.
+
+Candidates run in a session of their own, with an allow-listed environment that holds no key, in a scratch directory
+that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import monotonic as _now
+from time import sleep, time
+from typing import Any
+
+import psutil
+
+from autoresearch.core import errors, registry
+from autoresearch.core.channel import Channel, ChannelBroken
+from autoresearch.core.contract import DeviceInfo, Result
+from autoresearch.core.dataset import Dataset
+from autoresearch.core.errors import AutoresearchError, Failure
+from autoresearch.core.task import Limits, Task
+
+MAX_ROWS = 2**16
+TAIL_BYTES = 4096
+LOG_BYTES = 64 * 2**20
+_POLL_SECONDS = 0.1
+_MARK = "AUTORESEARCH_CHILD"
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+# What a framework needs of the user's environment. Everything else, keys above all, stays with the parent.
+_ENVIRONMENT = re.compile(
+    r"(PATH|LANG|LC_\w+|TZ|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|DYLD_\w+|PYTHONPATH|PYTHONHOME|PYTHONWARNINGS|CC|CXX"
+    r"|HF_HOME|HF_HUB_CACHE|(CUDA|NVIDIA|NCCL|OMP|KMP|MKL|OPENBLAS|VECLIB|TORCH|TORCHINDUCTOR|TRITON|XLA|JAX|LIBTPU|TPU|MLX|METAL"
+    r"|PYTORCH)_\w+)"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One measurement to make; plain data, so that it can be sent elsewhere."""
+
+    source: str
+    source_hash: str
+    backend: str
+    device: str
+    task: Task
+    limits: Limits
+    seed: int
+    comparability_key: str
+    mark: str
+    """In the environment of every process of this measurement, so that none is left behind, whatever happens."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A result, and apart from it what no proposer may see."""
+
+    result: Result
+    audit: Mapping[str, float]
+    """test_bpb, test_bytes, test_tokens of a measurement that went well."""
+
+
+def child_environment(backend: str, device: str, scratch: Path, compile_cache: Path) -> dict[str, str]:
+    """The whole environment of a child."""
+    kept = {k: v for k, v in os.environ.items() if _ENVIRONMENT.fullmatch(k) and not _SECRET.search(k)}
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": compile_cache / "inductor",
+        "TRITON_CACHE_DIR": compile_cache / "triton",
+        "JAX_COMPILATION_CACHE_DIR": compile_cache / "jax",
+        "XDG_CACHE_HOME": compile_cache,
+    }
+    return {
+        **kept,
+        **{name: str(path) for name, path in caches.items()},
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "HF_HOME": os.environ.get("HF_HOME", str(Path.home() / ".cache" / "huggingface")),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        **registry.facts(backend).environment(device),
+    }
+
+
+def memory_bytes() -> int:
+    """Memory of the machine, or of the control group that this process runs in."""
+    total = int(psutil.virtual_memory().total)
+    with contextlib.suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
+
+
+def log_tail(path: Path) -> str:
+    """The end of a log: at most TAIL_BYTES of UTF-8, control characters stripped."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            raw = file.read(TAIL_BYTES)
+    except OSError:
+        return ""
+    text = _CONTROL.sub("", raw.decode("utf-8", "replace"))
+    return text.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
+
+
+class _Child:
+    """One child process with its pipes, its inbox and its whole tree."""
+
+    def __init__(self, environment: dict[str, str], folder: Path, log: Path, mark: str) -> None:
+        self._mark = mark
+        self._since = time() - 1.0
+        to_child, from_parent = os.pipe()
+        to_parent, from_child = os.pipe()
+        with log.open("ab") as output:
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "autoresearch.core.child", str(to_child), str(from_child)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=folder,
+                    env={**environment, _MARK: mark},
+                    pass_fds=(to_child, from_child),
+                    start_new_session=True,
+                )
+            except BaseException:
+                os.close(from_parent)
+                os.close(to_parent)
+                raise
+            finally:
+                os.close(to_child)
+                os.close(from_child)
+        self.channel = Channel(to_parent, from_parent)
+        self.inbox: queue.Queue[tuple[float, dict[str, Any] | None]] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        """Stamp what arrives; None ends the stream."""
+        message: dict[str, Any] | None
+        while True:
+            try:
+                message, _ = self.channel.receive()
+            except ChannelBroken as error:
+                message = {
+                    "event": "failure",
+                    "status": "invalid",
+                    "reason": f"the result pipe was tampered with: {error}",
+                }
+            except (EOFError, OSError, ValueError):
+                message = None
+            self.inbox.put((_now(), message))
+            if message is None:
+                return
+
+    def memory(self, tree: bool) -> int:
+        """Private resident bytes of the process, or of its whole tree."""
+        total = 0
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self.process.pid)
+            # Finding the children reads the whole process table.
+            for process in (root, *(root.children(recursive=True) if tree else ())):
+                with contextlib.suppress(psutil.Error):
+                    info = process.memory_info()
+                    # Mapped data files count as shared: they are not the candidate's.
+                    total += info.rss - getattr(info, "shared", 0)
+        return total
+
+    def dump_stack(self) -> None:
+        """Ask for a traceback in the log, of a child about to be killed."""
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+            sleep(0.2)
+
+    def kill(self) -> None:
+        """End every process that the child started, in whatever session it is by now."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        kill_marked(self._mark, self._since)
+        self.channel.close()
+
+
+def kill_marked(mark: str, since: float = 0.0) -> None:
+    """Kill the processes whose environment carries `mark` and that started after `since` (seconds of the epoch)."""
+    for _ in range(5):
+        found = False
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.create_time() >= since and process.environ().get(_MARK) == mark:
+                    found = found or process.status() != psutil.STATUS_ZOMBIE
+                    process.kill()
+        if not found:
+            return
+
+
+class LocalExecutor:
+    """Measures on this machine.
+
+    Args:
+        folder: of the run, where compiled code is kept for its next measurement; None keeps none.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def describe(self, backend: str, device: str, budget_seconds: float | None = None) -> DeviceInfo:
+        """Ask a child what `backend` finds on this machine.
+
+        Raises:
+            BackendUnavailable: the framework or the device is not here.
+            AutoresearchError: the probe crashed or hung; the hint holds the end of its output.
+        """
+        with self._scratch() as scratch:
+            log = scratch / "describe.log"
+            child = _Child(
+                child_environment(backend, device, scratch, self._caches(scratch)), scratch, log, uuid.uuid4().hex
+            )
+            try:
+                child.channel.send({"do": "describe", "backend": backend, "device": device, "budget": budget_seconds})
+                _, message = child.inbox.get(timeout=300)
+            except (queue.Empty, OSError):
+                message = None
+            finally:
+                child.kill()
+            if message is None or message["event"] not in ("device", "error"):
+                raise AutoresearchError(f"backend {backend!r} could not describe this machine", log_tail(log)[-600:])
+        if message["event"] == "error":
+            raise _error(message)
+        message.pop("event")
+        return DeviceInfo(**message)
+
+    def measure(self, request: Request, dataset: Dataset, log: Path, on_event: OnEvent = lambda _: None) -> Measurement:
+        """Train and score one candidate.
+
+        A candidate that runs out of memory before its clock starts is started again with half the rows in a
+        micro-batch; it keeps its total batch by accumulating more of them.
+
+        Args:
+            request: what to measure.
+            dataset: opened and verified.
+            log: what the child prints is appended here.
+            on_event: told of "started", "clock_start", "progress", "clock_stop", "halved".
+
+        Raises:
+            AutoresearchError: the machine failed, not the candidate.
+        """
+        max_rows = MAX_ROWS
+        while True:
+            with self._scratch() as scratch:
+                attempt = _Attempt(request, dataset, log, on_event, scratch, max_rows)
+                caches = self._caches(scratch)
+                measured = attempt.run(child_environment(request.backend, request.device, scratch, caches), caches)
+            if measured.result.status == "out_of_memory" and not attempt.clock_started and attempt.rows > 1:
+                max_rows = attempt.rows // 2
+                on_event({"event": "halved", "max_rows": max_rows, "reason": measured.result.reason})
+                continue
+            return measured
+
+    def _caches(self, scratch: Path) -> Path:
+        path = (self._folder or scratch) / "compile"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        path = Path(tempfile.mkdtemp(prefix="autoresearch-"))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class _Attempt:
+    """One child from its start to its end."""
+
+    def __init__(
+        self, request: Request, dataset: Dataset, log: Path, on_event: OnEvent, scratch: Path, max_rows: int
+    ) -> None:
+        self._request = request
+        self._dataset = dataset
+        self._log = log
+        self._on_event = on_event
+        self._scratch = scratch
+        self._max_rows = max_rows
+        self._memory_limit = int(request.limits.memory_fraction * memory_bytes())
+        self._begin = _now()
+        self._clock: list[float] = []
+        """Stamps of the start and the end of the clock, as the parent saw them."""
+        self._next_check = 0.0
+        self._checks = 0
+        self.rows = 0
+        """Rows that the candidate last asked for."""
+
+    @property
+    def clock_started(self) -> bool:
+        return bool(self._clock)
+
+    def run(self, environment: dict[str, str], compile_cache: Path) -> Measurement:
+        candidate = self._scratch / "train.py"
+        candidate.write_bytes(self._request.source.encode())
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        child = _Child(environment, self._scratch, self._log, self._request.mark)
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                child.channel.send(
+                    {
+                        "do": "measure",
+                        "backend": self._request.backend,
+                        "device": self._request.device,
+                        "task": asdict(self._request.task),
+                        "dataset": str(self._dataset.path),
+                        "candidate": str(candidate),
+                        "writable": [str(self._scratch), str(compile_cache)],
+                        "seed": self._request.seed,
+                        "max_rows": self._max_rows,
+                    }
+                )
+            self._on_event({"event": "started", "pid": child.process.pid})
+            message = self._watch(child)
+        finally:
+            child.kill()
+        return self._measurement(message)
+
+    def _phase(self) -> tuple[str, float, float]:
+        """Name of the phase, when it began, and its limit in seconds."""
+        limits, budget = self._request.limits, self._request.task.train_seconds
+        if not self._clock:
+            return "set-up", self._begin, limits.setup_seconds
+        if len(self._clock) == 1:
+            return "training", self._clock[0], 1.1 * budget + 10.0
+        return "evaluation", self._clock[1], limits.eval_seconds
+
+    def _watch(self, child: _Child) -> dict[str, Any]:
+        """The child's last word, or the limit that ended it."""
+        while True:
+            try:
+                stamp, message = child.inbox.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if over := self._over_limit(child):
+                    return over
+                if child.process.poll() is not None and child.inbox.empty():
+                    # A process that the candidate left behind may hold the pipe open.
+                    return _death(child.process.returncode)
+                continue
+            if message is None:
+                try:
+                    return _death(child.process.wait(timeout=10))
+                except subprocess.TimeoutExpired:
+                    return _failure("invalid", "the candidate closed the result pipe")
+            event = message.get("event")
+            if event in ("result", "failure", "error"):
+                return message
+            if event == "rows":
+                self.rows = int(message["rows"])
+            elif event == "clock_start" and not self._clock:
+                self._clock.append(stamp)
+            elif event == "clock_stop" and len(self._clock) == 1:
+                self._clock.append(stamp)
+                self._send_rows(child)
+            self._on_event(message)
+            if over := self._over_limit(child):
+                return over
+
+    def _send_rows(self, child: _Child) -> None:
+        """The validation rows, only now that nothing can be trained on them."""
+        val = self._dataset.rows("val")
+        test = self._dataset.rows("test")[: max(1, len(val) // 4)]
+        with contextlib.suppress(OSError):
+            child.channel.send({}, {"val": val, "test": test, "token_bytes": self._dataset.token_bytes()})
+
+    def _over_limit(self, child: _Child) -> dict[str, Any] | None:
+        now = _now()
+        if now < self._next_check:
+            return None
+        self._next_check = now + _POLL_SECONDS
+        self._checks += 1
+        phase, since, limit = self._phase()
+        if now - since > limit:
+            child.dump_stack()
+            return _failure("timeout", f"{phase} took more than {limit:.0f} s")
+        if self._log.stat().st_size > LOG_BYTES:
+            return _failure("invalid", f"more than {LOG_BYTES >> 20} MB were printed")
+        if (used := child.memory(tree=self._checks % 10 == 0)) > self._memory_limit:
+            return _failure(
+                "out_of_memory",
+                f"the process tree holds {used / 1e9:.1f} GB, the limit is {self._memory_limit / 1e9:.1f} GB",
+            )
+        return None
+
+    def _measurement(self, message: dict[str, Any]) -> Measurement:
+        if message["event"] == "error":
+            raise _error(message)
+        end = _now()
+        start, stop = ([*self._clock, end, end])[:2]
+        request = self._request
+        common = {
+            "total_seconds": end - self._begin,
+            "setup_seconds": start - self._begin,
+            "seed": request.seed,
+            "comparability_key": request.comparability_key,
+            "source_hash": request.source_hash,
+            "max_rows": self._max_rows,
+            "log_tail": log_tail(self._log),
+        }
+        if message["event"] == "result":
+            audit = message.pop("audit")
+            result = Result.from_json({"status": "ok", **message, **common})
+            seen = stop - start
+            # Both clocks are monotonic; they differ by the pipe's latency on a busy machine.
+            if abs(seen - result.train_seconds) > 0.5 + 0.02 * seen:
+                reason = f"the child counted {result.train_seconds:.1f} s of training, the parent {seen:.1f} s"
+                return Measurement(replace(result, status="invalid", reason=reason, val_bpb=None), {})
+            return Measurement(result, audit)
+        status: Failure = message["status"]
+        facts = {"status": status, "reason": message["reason"], "train_seconds": stop - start if self._clock else 0.0}
+        return Measurement(Result.from_json({**common, **facts}), {})
+
+
+def _failure(status: Failure, reason: str) -> dict[str, Any]:
+    return {"event": "failure", "status": status, "reason": reason}
+
+
+def _death(code: int) -> dict[str, Any]:
+    """A child that ended without a word."""
+    if code == -signal.SIGKILL:
+        return _failure("out_of_memory", "the system killed the process, most likely because memory ran out")
+    if code < 0:
+        return _failure("crash", f"the process was ended by {signal.Signals(-code).name}")
+    return _failure("crash", f"the process ended with exit code {code} before it was scored")
+
+
+def _error(message: Mapping[str, Any]) -> AutoresearchError:
+    """The child's error, in its own class."""
+    kind = getattr(errors, str(message.get("type")), AutoresearchError)
+    if not (isinstance(kind, type) and issubclass(kind, AutoresearchError)):
+        kind = AutoresearchError
+    return kind(str(message.get("message")), str(message.get("hint", "")))

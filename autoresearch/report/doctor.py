@@ -1,0 +1,54 @@
+"""Per backend: usable on this machine or not, why, and what it would choose."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from autoresearch.core import registry
+from autoresearch.core.contract import DeviceInfo
+from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.executor import LocalExecutor
+
+
+def examine(device: str) -> dict[str, Any]:
+    """Ask every registered backend, each in a process of its own.
+
+    Args:
+        device: "auto", or a platform such as "cpu".
+
+    Returns:
+        By backend: `usable`, and `device` (the fields of DeviceInfo) or `problem` and `hint`.
+    """
+    executor = LocalExecutor()
+    found: dict[str, Any] = {}
+    for name in registry.names():
+        try:
+            found[name] = {"usable": True, "device": asdict(executor.describe(name, device))}
+        except AutoresearchError as error:
+            found[name] = {"usable": False, "problem": error.message, "hint": error.hint}
+    return {"asked": device, "backends": found}
+
+
+def text(found: dict[str, Any]) -> str:
+    """The same for a person."""
+    lines = []
+    for name, entry in found["backends"].items():
+        title = registry.facts(name).TITLE
+        if not entry["usable"]:
+            lines += [f"{name} ({title}): not usable: {entry['problem']}", f"  hint: {entry['hint']}"]
+            continue
+        device = DeviceInfo(**entry["device"])
+        count = f" x {device.count}" if device.count > 1 else ""
+        lines.append(f"{name} ({title}): usable, on {device.name}{count} ({device.platform}), {device.framework}")
+        peak = f"{device.peak_flops / 1e12:.3g} TFLOP/s" if device.peak_flops else "unknown"
+        choices = {
+            "dtype": device.dtype,
+            "attention": device.attention,
+            "compile": "yes" if device.compile else "no",
+            "peak_flops": peak,
+        }
+        for field, value in choices.items():
+            lines.append(f"  {field.replace('_', ' '):<10s} {value}: {device.reasons.get(field, 'no reason given')}")
+        lines.append(f"  memory     {device.memory_bytes / 1e9:.1f} GB")
+    return "\n".join(lines)

@@ -1,0 +1,183 @@
+"""Where a run stands and what it found, as JSON and as text; read from its journal, also while it searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoresearch.core import noise
+from autoresearch.core.errors import UsageError
+from autoresearch.core.history import History, Record
+from autoresearch.core.journal import Journal
+from autoresearch.core.task import Rules
+from autoresearch.core.workspace import Workspace
+
+LAB = "autoresearch-lab"
+
+
+@dataclass(frozen=True)
+class State:
+    """One run as its journal tells it."""
+
+    tag: str
+    workspace: Path
+    history: History
+    audit: tuple[dict[str, Any], ...]
+    """Scores of the test split, by experiment and k."""
+
+
+def load(directory: Path, tag: str = "") -> State:
+    """Read a run.
+
+    Args:
+        directory: a workspace, or a folder with the one that the main job made.
+        tag: "" is the run written to last.
+
+    Raises:
+        UsageError: no workspace, no run, or none of that tag.
+        DataError: the journal is damaged.
+    """
+    lab = directory / LAB
+    workspace = Workspace(lab if not (directory / "train.py").is_file() and lab.is_dir() else directory)
+    tags = workspace.tags()
+    if not tags:
+        raise UsageError(f"{workspace.directory} has no run yet", "start one: autoresearch")
+    if tag and tag not in tags:
+        raise UsageError(f"no run {tag!r} in {workspace.directory}", "runs: " + ", ".join(tags))
+    chosen = tag or tags[-1]
+    folder = workspace.directory / ".autoresearch" / chosen
+    journal = Journal(folder / "journal.jsonl")
+    audit = Journal(folder / "audit.jsonl").read()
+    history = History.from_events(journal.read(), str(journal.path))
+    return State(chosen, workspace.directory, history, tuple(audit))
+
+
+def spread(history: History) -> noise.Spread:
+    """The spread between seeds as the run's decisions saw it."""
+    return noise.spread_of(history, Rules(**history.settings.get("rules", {})))
+
+
+def status(state: State) -> dict[str, Any]:
+    """The document of `autoresearch status --json`."""
+    history = state.history
+    counts, baseline, best = history.counts, history.baseline, history.incumbent
+    return {
+        "tag": state.tag,
+        "workspace": str(state.workspace),
+        "backend": history.settings.get("backend", ""),
+        "preset": history.settings.get("preset", ""),
+        "device": history.run.get("device", {}).get("name", ""),
+        "comparability_key": history.comparability_key,
+        "experiments": counts.experiments,
+        "measurements": counts.measurements,
+        "kept": counts.kept,
+        "discarded": counts.discarded,
+        "failed": counts.failed,
+        "refused": len(history.refusals),
+        "baseline": _measured(state, baseline),
+        "best": None if best is None else {**_measured(state, best), "commit": best.commit, "experiment": best.number},
+        "incumbent_commit": best.commit if best else None,
+        "running": history.pending.number if history.pending else None,
+        "cost_usd": round(history.cost_usd, 6),
+        "stop_reason": history.stop_reason or None,
+    }
+
+
+def _measured(state: State, record: Record | None) -> dict[str, Any]:
+    if record is None or record.value is None:
+        return {"val_bpb": None, "n": 0, "spread": None}
+    return {"val_bpb": record.value, "n": record.value_n, "spread": spread(state.history).value}
+
+
+def status_text(state: State) -> str:
+    """A few lines for a person."""
+    s = status(state)
+    lines = [
+        f"run {s['tag']} in {s['workspace']}",
+        f"{s['backend']} on {s['device']}, {s['preset']}, key {s['comparability_key']}",
+        f"{s['experiments']} experiments, {s['measurements']} measurements: {s['kept']} kept, "
+        f"{s['discarded']} discarded, {s['failed']} failed"
+        + (f", {s['refused']} proposals refused" if s["refused"] else ""),
+    ]
+    if s["baseline"]["val_bpb"] is not None and s["best"]:
+        gain = s["baseline"]["val_bpb"] - s["best"]["val_bpb"]
+        lines.append(
+            f"baseline {s['baseline']['val_bpb']:.4f} bpb, best {s['best']['val_bpb']:.4f} (experiment "
+            f"{s['best']['experiment']}, commit {s['best']['commit'][:10]}): gain {gain:.4f}, "
+            f"spread {spread(state.history)}"
+        )
+    if s["running"] is not None and not s["stop_reason"]:
+        lines.append(f"experiment {s['running']} is under way, or was when the search ended")
+    lines.append(f"stopped: {s['stop_reason']}" if s["stop_reason"] else "not stopped yet")
+    return "\n".join(lines)
+
+
+def report(state: State) -> dict[str, Any]:
+    """The document of `autoresearch report --json`: the status, and every experiment."""
+    rows = []
+    for record in state.history.experiments.values():
+        rows.append(
+            {
+                "experiment": record.number,
+                "verdict": record.verdict,
+                "withdrawn": record.withdrawn,
+                "reason": record.reason,
+                "val_bpb": record.val_bpb,
+                "measurements": len(record.results),
+                "hypothesis": record.hypothesis,
+                "category": record.category,
+                "parent": record.parent,
+                "commit": record.commit,
+                "diff_lines": record.diff_lines,
+                "seconds": round(sum(r.total_seconds for r in record.results), 3),
+            }
+        )
+    return {"status": status(state), "experiments": rows, "test": list(state.audit)}
+
+
+def report_text(state: State) -> str:
+    """The conclusion first, then what was kept, then what failed."""
+    document = report(state)
+    s, rows = document["status"], document["experiments"]
+    lines = [status_text(state), ""]
+    kept = [row for row in rows if row["verdict"] == "keep" and row["experiment"] > 0]
+    value = {r.number: r.value for r in state.history.experiments.values()}
+    lines.append("kept changes:" if kept else "kept changes: none")
+    for row in kept:
+        before, after = value.get(row["parent"]), value.get(row["experiment"])
+        gain = f"{after - before:+.4f}" if before is not None and after is not None else "?"
+        mark = f" (withdrawn: {row['withdrawn']})" if row["withdrawn"] else ""
+        lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f}  {gain}  {row['hypothesis']}{mark}")
+    categories: dict[str, list[int]] = {}
+    for row in rows[1:]:
+        tried = categories.setdefault(row["category"], [0, 0])
+        tried[0] += 1
+        tried[1] += row["verdict"] == "keep"
+    if categories:
+        told = (f"{name} {kept_of} of {tried}" for name, (tried, kept_of) in sorted(categories.items()))
+        lines.append("kept by category: " + ", ".join(told))
+    for row in rows:
+        if row["verdict"] not in (None, "keep", "discard"):
+            lines.append(f"  #{row['experiment']:<3d} {row['verdict']}: {row['hypothesis']}: {row['reason']}")
+    if test := _test_gain(state):
+        lines.append(test)
+    if s["best"] and s["best"]["experiment"]:
+        lines += ["", f"the best train.py: git show autoresearch/{s['tag']}:./train.py"]
+    return "\n".join(lines)
+
+
+def _test_gain(state: State) -> str:
+    """How baseline and incumbent score on text that decided nothing."""
+    best = state.history.incumbent
+    if best is None or best.number == 0:
+        return ""
+    mean: dict[int, float] = {}
+    for number in (0, best.number):
+        # The line written last counts: a measurement that was cut off may have left one behind.
+        values = {a["k"]: float(a["test_bpb"]) for a in state.audit if a["n"] == number and "test_bpb" in a}
+        if not values:
+            return ""
+        mean[number] = sum(values.values()) / len(values)
+    gain = mean[0] - mean[best.number]
+    return f"held-out test text: baseline {mean[0]:.4f}, best {mean[best.number]:.4f}: gain {gain:.4f}"
