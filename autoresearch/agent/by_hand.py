@@ -46,8 +46,7 @@ def measure(directory: Path, train: Path | None, seed: int | None, options: Mapp
         request = Request(
             source=source,
             source_hash=candidate.source_hash(source),
-            backend=settings.backend,
-            device=settings.device,
+            device=device,
             task=settings.task,
             limits=settings.limits,
             seed=noise.fresh_seed(settings.seed, -1, uuid.uuid4().int) if seed is None else seed,

@@ -241,8 +241,7 @@ class Lab:
         request = Request(
             source=run.workspace.read(record.commit),
             source_hash=record.source_hash,
-            backend=settings.backend,
-            device=settings.device,
+            device=run.device,
             task=settings.task,
             limits=settings.limits,
             seed=noise.fresh_seed(settings.seed, record.number, k),

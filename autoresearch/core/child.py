@@ -43,18 +43,17 @@ def _listen(channel: Channel, inbox: queue.Queue[Message]) -> None:
             os._exit(PARENT_GONE)
 
 
-def _describe(name: str, device: str, budget: float | None) -> tuple[Backend, DeviceInfo]:
-    """Import a backend and probe the machine.
+def _backend(name: str) -> Backend:
+    """Import a backend.
 
     Raises:
-        BackendUnavailable: the framework isn't installed, or its device isn't here.
+        BackendUnavailable: its framework isn't installed.
     """
     try:
-        backend = registry.load(name)
+        return registry.load(name)
     except ImportError as error:
         hint = registry.facts(name).INSTALL_HINT
         raise BackendUnavailable(f"backend {name!r}: {error}", hint) from error
-    return backend, backend.describe(device, budget)
 
 
 def _load(path: Path) -> ModuleType:
@@ -80,7 +79,9 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
     Raises:
         CandidateFailure: the typed end of a candidate that failed.
     """
-    backend, device = _describe(request["backend"], request["device"], request["task"]["train_seconds"])
+    # What was chosen once for the run, under its comparability key; a probe here could choose otherwise.
+    device = DeviceInfo(**request["device"])
+    backend = _backend(device.backend)
     task = Task(**request["task"])
     dataset = open_dataset(Path(request["dataset"]), verify=False)
     seed = int(request["seed"])
@@ -165,7 +166,7 @@ def _answer(channel: Channel, inbox: queue.Queue[Message]) -> None:
     request, _ = inbox.get()
     try:
         if request["do"] == "describe":
-            _, device = _describe(request["backend"], request["device"], request["budget"])
+            device = _backend(request["backend"]).describe(request["device"], request["budget"])
             channel.send({"event": "device", **dataclasses.asdict(device)})
         else:
             channel.send({"event": "result", **_measure(channel, inbox, request)})

@@ -57,8 +57,8 @@ class Request:
 
     source: str
     source_hash: str
-    backend: str
-    device: str
+    device: DeviceInfo
+    """From `describe`."""
     task: Task
     limits: Limits
     seed: int
@@ -265,7 +265,7 @@ class LocalExecutor:
             with self._scratch() as scratch:
                 attempt = _Attempt(request, dataset, log, on_event, scratch, max_rows)
                 caches = self._caches(scratch)
-                measured = attempt.run(child_environment(request.backend, request.device, scratch, caches), caches)
+                measured = attempt.run(child_environment(request.device.backend, request.device.platform, scratch, caches), caches)
             if measured.result.status == "out_of_memory" and not attempt.clock_started and attempt.rows > 1:
                 max_rows = attempt.rows // 2
                 on_event({"event": "halved", "max_rows": max_rows, "reason": measured.result.reason})
@@ -321,8 +321,7 @@ class _Attempt:
                 child.channel.send(
                     {
                         "do": "measure",
-                        "backend": self._request.backend,
-                        "device": self._request.device,
+                        "device": asdict(self._request.device),
                         "task": asdict(self._request.task),
                         "dataset": str(self._dataset.path),
                         "candidate": str(candidate),

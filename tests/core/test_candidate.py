@@ -1,0 +1,228 @@
+"""What is told from the text of a train.py: lint, identity, size."""
+
+import pytest
+
+from autoresearch.core import registry
+from autoresearch.core.candidate import MAX_BYTES, code_size, diff_lines, lint, normalized_hash, source_hash
+from autoresearch.core.errors import CandidateFailure
+
+ALLOWED = frozenset({"torch", "numpy", "jax", "mlx"})
+IMPORTS = """
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import mlx.core as mx
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autoresearch.backends.cuda_torch.device import attention
+from autoresearch.core.contract import Experiment, Trained
+"""
+HONEST = (
+    IMPORTS
+    + '''
+
+@dataclass
+class Config:
+    seed: int
+    depth: int = 4
+
+
+class Model(nn.Module):
+    __slots__ = ()
+
+    def __init__(self, config):
+        super().__init__()
+        self.name = self.__class__.__name__
+        self.config = config
+
+    def __call__(self, x):
+        return self.forward(x)
+
+
+def start(model, seed):
+    """Draws the weights."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    np.random.default_rng([seed, 7])
+    return generator
+
+
+def train(experiment: Experiment) -> Trained:
+    torch.manual_seed(experiment.seed)
+    mx.random.seed(experiment.seed)
+    key, other = jax.random.split(jax.random.key(experiment.seed))
+    config = Config(seed=experiment.seed)
+    torch.cuda.manual_seed_all(config.seed)
+    base = experiment.seed * 2
+    jax.random.PRNGKey(base)
+    start(Model(config), base)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch._dynamo.config.cache_size_limit = 64
+    step = torch.compile(F.relu)
+    table = {"a": 1}
+    for key in table:
+        print(key, len(table), getattr(config, "depth"))
+    return Trained(step, Model(config))
+
+
+if __name__ == "__main__":
+    from autoresearch.cli import main
+
+    main(["experiment"])
+'''
+)
+TRAIN = "def train(experiment):\n    pass\n"
+
+
+def refusal(source):
+    with pytest.raises(CandidateFailure) as raised:
+        lint(source, ALLOWED)
+    assert raised.value.status == "invalid"
+    return raised.value.reason
+
+
+def test_honest_code_passes():
+    lint(HONEST, ALLOWED)
+
+
+@pytest.mark.parametrize("backend", registry.names())
+def test_every_baseline_passes(backend):
+    facts = registry.facts(backend)
+    lint(facts.BASELINE.read_text(encoding="utf-8"), facts.ALLOWED_IMPORTS)
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("import os", "os"),
+        ("import torch, os", "os"),
+        ("import os.path as p", "os.path"),
+        ("from subprocess import run", "subprocess.run"),
+        ("import random", "random"),
+        ("import time", "time"),
+        ("import importlib", "importlib"),
+        ("from torch import os", "torch.os"),
+        ("from torch import *", "star import from torch"),
+        ("from . import prepare", "relative import"),
+        ("import autoresearch", "autoresearch"),
+        ("import autoresearch.core.contract", "autoresearch.core.contract"),
+        ("from autoresearch.core import measure", "autoresearch.core.measure"),
+        ("from autoresearch.backends.cuda_torch import train", "cuda_torch.train"),
+        ("if experiment:\n    from autoresearch.cli import main", "autoresearch.cli.main"),
+        ("x = __import__('os')", "__import__"),
+        ("x = eval('1')", "eval"),
+        ("exec('1')", "exec"),
+        ("f = open", "open"),
+        ("x = compile('1', '', 'exec')", "compile"),
+        ("globals()['x'] = 1", "globals"),
+        ("input()", "input"),
+        ("breakpoint()", "breakpoint"),
+        ("x = __builtins__", "__builtins__"),
+        ("x = train.__globals__", ".__globals__"),
+        ("x = train.__code__", ".__code__"),
+        ("x = ().__class__.__base__", ".__base__"),
+        ("x = object.__subclasses__()", ".__subclasses__"),
+        ("x = torch.__dict__", "torch.__dict__"),
+        ("x = getattr(torch, '__loader__')", "'__loader__'"),
+        ("x = (lambda: 1).gi_frame", ".gi_frame"),
+        ("torch.os.system('x')", "torch.os"),
+        ("import gc\ngc.get_objects()", "gc.get_objects"),
+        ("torch.manual_seed(42)", "torch.manual_seed"),
+        ("torch.seed()", "torch.seed"),
+        ("np.random.seed(0)", "numpy.random.seed"),
+        ("mx.random.seed(0)", "mlx.core.random.seed"),
+        ("np.random.default_rng()", "numpy.random.default_rng"),
+        ("from numpy.random import default_rng as rng\nx = rng(3)", "numpy.random.default_rng"),
+        ("g = torch.Generator().manual_seed(7)", "manual_seed"),
+        ("jax.random.PRNGKey(0)", "jax.random.PRNGKey"),
+        ("import jax.random as jr\nk = jr.key(1)", "jax.random.key"),
+        ("SEED = 42\ntorch.manual_seed(SEED + 1)", "torch.manual_seed"),
+        ("class Config:\n    seed = 42\ntorch.manual_seed(Config.seed)", "torch.manual_seed"),
+        ("def draw(seed):\n    torch.manual_seed(seed)\ndraw(42)", "draw"),
+        ("def draw(seed):\n    torch.manual_seed(seed)\ndraw(seed=42)", "draw"),
+        ("torch.Tensor.backward = None", "torch.Tensor.backward"),
+        ("nn.Module.forward += 1", "torch.nn.Module.forward"),
+        ("F.cross_entropy: object = None", "torch.nn.functional.cross_entropy"),
+        ("Trained.logits = None", "autoresearch.core.contract.Trained.logits"),
+        ("setattr(torch, 'compile', None)", "setattr on torch"),
+        ("del torch.compile", "torch.compile"),
+    ],
+)
+def test_what_reaches_around_the_harness_is_refused_with_its_line(statement, named):
+    line = IMPORTS.count("\n") + 1 + statement.count("\n")
+    reason = refusal(IMPORTS + statement + "\n\n" + TRAIN)
+    assert f"line {line}: " in reason
+    assert named in reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\n",
+        "async def train(experiment):\n    pass\n",
+        "class A:\n    def train(self):\n        pass\n",
+        "def train():\n    pass\n",
+        "def train(experiment, other):\n    pass\n",
+        "def train(experiment, *, other):\n    pass\n",
+        "def train(*experiment):\n    pass\n",
+    ],
+)
+def test_the_entry_point_must_take_one_positional_argument(source):
+    assert "train(experiment)" in refusal(source)
+
+
+@pytest.mark.parametrize(
+    "signature", ["experiment", "e, /", "experiment, depth=4", "experiment, *rest, depth=4, **more"]
+)
+def test_entry_points_that_can_be_called(signature):
+    lint(f"def train({signature}):\n    pass\n", ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("x = 1\ndef train(experiment:\n", "line 2: syntax error"),
+        ("x = 1\ny = '\0'\n", "line 2: train.py holds a NUL"),
+        ("x = 1\ny = '\udcff'\n", "line 2: train.py is not UTF-8"),
+        (TRAIN + "#" * MAX_BYTES, "bytes long"),
+        (TRAIN + "x = " + "-" * 50_000 + "1\n", "line 1: train.py is nested too deeply"),
+    ],
+)
+def test_text_that_is_no_candidate(source, reason):
+    assert reason in refusal(source)
+
+
+def test_several_problems_are_told_at_once_in_the_order_of_the_file():
+    reason = refusal("import os\nimport sys\nimport time\nimport re\n" + TRAIN)
+    assert [reason.index(f"line {line}") for line in (1, 2, 3)] == sorted(reason.index(f"line {n}") for n in (1, 2, 3))
+    assert reason.endswith("and 1 more")
+
+
+def test_escapes_that_python_only_warns_about_are_no_error():
+    lint(TRAIN + "x = '\\d'\n", ALLOWED)
+
+
+def test_hashes_tell_the_text_and_the_program_apart():
+    plain = 'def f(a):\n    """Adds."""\n    return a + 1\nX = 0.5\n'
+    rewritten = "# a comment\ndef f( a ):\n\n    return (a+1)  # more\nX = .50\n"
+    assert source_hash(plain) != source_hash(rewritten)
+    assert normalized_hash(plain) == normalized_hash(rewritten)
+    for other in (plain.replace("+ 1", "+ 2"), plain.replace("X", "Y"), plain.replace("0.5", "0.51")):
+        assert normalized_hash(other) != normalized_hash(plain)
+    assert normalized_hash('x = "text"\n') != normalized_hash("x = 1\n")
+    assert normalized_hash("def (") != normalized_hash("def )"), "what can't be parsed is its own class"
+    assert len(source_hash("")) == len(normalized_hash("")) == 64
+
+
+def test_sizes():
+    assert diff_lines("a\nb\nc\n", "a\nB\nc\nd\n") == 3
+    assert diff_lines("a\n", "a\n") == 0
+    short = "def f(a):\n    return a + 1\n"
+    long = '"""Text."""\n\n# note\n\ndef f(\n    a,\n):\n    """Adds."""\n    return (\n        a + 1\n    )\n'
+    assert code_size(short) == code_size(long) == 2
+    assert code_size("def (\nx\n") == 2
