@@ -1,0 +1,319 @@
+"""What the events of a journal add up to.
+
+Events, in the order of an experiment's life (write-ahead: each is on the disk before the step after it is begun):
+
+    run        tag, settings, comparability_key, task_fingerprint, device
+    refused    n, reason, hypothesis, origin, cost_usd        a proposal that became no experiment
+    proposed   n, blob, hypothesis, category, proposer, origin, source_hash, normalized_hash, constants, diff_lines,
+               cost_usd, parent (number of the incumbent; null for the baseline, which is experiment 0)
+    committed  n, commit
+    started    n, k, seed, mark                               again, with the same k, where a measurement was cut off
+    measured   n, k, result
+    decided    n, verdict, reason, val_bpb, value, value_n    measurements may follow: an incumbent's fresh seeds
+    anchored   n, value, value_n                              a kept experiment is worth this from now on
+    withdrawn  n, reason                                      a keep that fresh measurements didn't bear out
+    stopped    reason
+    resumed
+
+Fields and events that a later version adds are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, get_args
+
+from autoresearch.core.contract import Result, Verdict
+from autoresearch.core.errors import DataError
+
+_VERDICTS = frozenset(get_args(Verdict))
+
+
+class Started(NamedTuple):
+    """A measurement that began."""
+
+    k: int
+    seed: int
+    mark: str
+    """By which its processes are found after the search was killed."""
+
+
+class Refusal(NamedTuple):
+    """A proposal that was turned down before any training."""
+
+    number: int
+    """That it would have had."""
+    reason: str
+    hypothesis: str
+    origin: str
+
+
+class Counts(NamedTuple):
+    """All without the baseline."""
+
+    experiments: int
+    """Decided ones."""
+    measurements: int
+    kept: int
+    discarded: int
+    """Withdrawn keeps among them."""
+    failed: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One experiment as far as it got."""
+
+    number: int
+    blob: str
+    """Object name of its train.py, readable before there is a commit."""
+    hypothesis: str
+    category: str
+    proposer: str
+    origin: str
+    source_hash: str
+    normalized_hash: str
+    constants: Mapping[str, Any]
+    diff_lines: int
+    parent: int | None
+    """Number of the incumbent that it was made from; None for the baseline."""
+    commit: str = ""
+    """"" while there is none."""
+    unfinished: Started | None = None
+    """The measurement that was started and not measured."""
+    results: tuple[Result, ...] = ()
+    """By k."""
+    verdict: Verdict | None = None
+    """None while it is undecided."""
+    reason: str = ""
+    val_bpb: float | None = None
+    """That was decided on; None after a failure."""
+    value: float | None = None
+    """What a kept experiment is worth when the next is judged against it; the score where nothing else is said."""
+    value_n: int = 0
+    """Fresh measurements behind `value`."""
+    withdrawn: str | None = None
+    """Why a keep was taken back."""
+
+    @property
+    def kept(self) -> bool:
+        return self.verdict == "keep" and self.withdrawn is None
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict not in (None, "keep", "discard")
+
+
+class History:
+    """The state of a run: all that a resumed search goes on from. Changed by `apply` alone."""
+
+    def __init__(self, source: str = "the journal") -> None:
+        """An empty history.
+
+        Args:
+            source: what errors name, e.g. the journal's path.
+        """
+        self.run: Mapping[str, Any] = {}
+        """The `run` event; empty where there is none yet."""
+        self.comparability_key = ""
+        """Of the run, or of its latest resumption where that names one."""
+        self.experiments: dict[int, Record] = {}
+        """By number, ascending; the baseline is number 0."""
+        self.refusals: list[Refusal] = []
+        self.stop_reason = ""
+        """Of the last stop; "" while the run goes on, also when it was killed."""
+        self.cost_usd = 0.0
+        """Of all proposals, refused ones included."""
+        self._source = source
+        self._lines = 0
+        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "run": self._run,
+            "refused": self._refused,
+            "proposed": self._proposed,
+            "committed": self._committed,
+            "started": self._started,
+            "measured": self._measured,
+            "decided": self._decided,
+            "anchored": self._anchored,
+            "withdrawn": self._withdrawn,
+            "stopped": self._stopped,
+            "resumed": self._resumed,
+        }
+
+    @classmethod
+    def from_events(cls, events: Iterable[Mapping[str, Any]], source: str = "the journal") -> History:
+        """Replay the events of a journal.
+
+        Raises:
+            DataError: see `apply`.
+        """
+        history = cls(source)
+        for event in events:
+            history.apply(event)
+        return history
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take in the next event.
+
+        Raises:
+            DataError: it lacks a field, or can't follow those before it; with its line number.
+        """
+        self._lines += 1
+        handler = self._handlers.get(event["event"])
+        if handler is None:
+            return
+        try:
+            handler(event)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"lacks the field {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(
+                f"{self._source} contradicts itself: line {self._lines}, {event['event']} {problem}",
+                "the journal was changed by something else; start a new run with --tag NAME",
+            ) from error
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Settings that the run was started with."""
+        settings: Mapping[str, Any] = self.run.get("settings", {})
+        return settings
+
+    @property
+    def baseline(self) -> Record | None:
+        return self.experiments.get(0)
+
+    @property
+    def incumbent(self) -> Record | None:
+        """The latest keep that stands; None before the baseline is decided and where it failed."""
+        return next((record for record in reversed([*self.experiments.values()]) if record.kept), None)
+
+    @property
+    def pending(self) -> Record | None:
+        """The experiment that was proposed and isn't decided. Its `commit` and `unfinished` say what it lacks."""
+        return next((record for record in self.experiments.values() if record.verdict is None), None)
+
+    @property
+    def next_number(self) -> int:
+        return max(self.experiments, default=-1) + 1
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Of everything proposed, refused proposals included."""
+        named = [record.origin for record in self.experiments.values()] + [r.origin for r in self.refusals]
+        return frozenset(origin for origin in named if origin)
+
+    @property
+    def normalized_hashes(self) -> frozenset[str]:
+        """Of everything proposed; another proposal with one of them is a duplicate."""
+        return frozenset(record.normalized_hash for record in self.experiments.values())
+
+    @property
+    def counts(self) -> Counts:
+        tried = [record for number, record in self.experiments.items() if number != 0]
+        decided = [record for record in tried if record.verdict is not None]
+        kept, failed = sum(r.kept for r in decided), sum(r.failed for r in decided)
+        return Counts(
+            experiments=len(decided),
+            measurements=sum(len(record.results) for record in tried),
+            kept=kept,
+            discarded=len(decided) - kept - failed,
+            failed=failed,
+        )
+
+    def _record(self, event: Mapping[str, Any]) -> Record:
+        number = event["n"]
+        if number not in self.experiments:
+            raise ValueError(f"of experiment {number}, which was never proposed")
+        return self.experiments[number]
+
+    def _update(self, record: Record, **changes: Any) -> None:
+        self.experiments[record.number] = replace(record, **changes)
+
+    def _run(self, event: Mapping[str, Any]) -> None:
+        if self.run:
+            raise ValueError("comes a second time")
+        self.run = event
+        self.comparability_key = event.get("comparability_key", "")
+
+    def _refused(self, event: Mapping[str, Any]) -> None:
+        number = event["n"]
+        if number in self.experiments:
+            raise ValueError(f"of experiment {number}, which was proposed before")
+        refusal = Refusal(number, event["reason"], event.get("hypothesis", ""), event.get("origin", ""))
+        self.refusals.append(refusal)
+        self.cost_usd += event.get("cost_usd", 0.0)
+
+    def _proposed(self, event: Mapping[str, Any]) -> None:
+        number = event["n"]
+        if self.experiments:
+            last = next(reversed(self.experiments.values()))
+            if number <= last.number:
+                raise ValueError(f"of experiment {number} after experiment {last.number}")
+            if last.verdict is None:
+                raise ValueError(f"of experiment {number} while experiment {last.number} is undecided")
+        self.experiments[number] = Record(
+            number=number,
+            blob=event["blob"],
+            hypothesis=event["hypothesis"],
+            category=event.get("category", "other"),
+            proposer=event.get("proposer", ""),
+            origin=event.get("origin", ""),
+            source_hash=event.get("source_hash", ""),
+            normalized_hash=event["normalized_hash"],
+            constants=event.get("constants", {}),
+            diff_lines=event.get("diff_lines", 0),
+            parent=event.get("parent"),
+        )
+        self.cost_usd += event.get("cost_usd", 0.0)
+
+    def _committed(self, event: Mapping[str, Any]) -> None:
+        self._update(self._record(event), commit=event["commit"])
+
+    def _started(self, event: Mapping[str, Any]) -> None:
+        record, k = self._record(event), event["k"]
+        if k != len(record.results):
+            raise ValueError(f"with k = {k} of experiment {record.number}, which has {len(record.results)} results")
+        self._update(record, unfinished=Started(k, event["seed"], event.get("mark", "")))
+
+    def _measured(self, event: Mapping[str, Any]) -> None:
+        record, k = self._record(event), event["k"]
+        if record.unfinished is None or record.unfinished.k != k:
+            raise ValueError(f"with k = {k} of experiment {record.number}, which was not started")
+        result = Result.from_json(event["result"])
+        self._update(record, results=(*record.results, result), unfinished=None)
+
+    def _decided(self, event: Mapping[str, Any]) -> None:
+        record, verdict = self._record(event), event["verdict"]
+        if record.verdict is not None:
+            raise ValueError(f"a second time about experiment {record.number}")
+        if verdict not in _VERDICTS:
+            raise ValueError(f"with the unknown verdict {verdict!r} about experiment {record.number}")
+        val_bpb = event.get("val_bpb")
+        self._update(
+            record,
+            verdict=verdict,
+            reason=event.get("reason", ""),
+            val_bpb=val_bpb,
+            value=event.get("value", val_bpb),
+            value_n=event.get("value_n", len(record.results)),
+            unfinished=None,
+        )
+
+    def _anchored(self, event: Mapping[str, Any]) -> None:
+        record = self._record(event)
+        if not record.kept:
+            raise ValueError(f"experiment {record.number}, which is not kept")
+        self._update(record, value=event["value"], value_n=event["value_n"])
+
+    def _withdrawn(self, event: Mapping[str, Any]) -> None:
+        record = self._record(event)
+        if not record.kept:
+            raise ValueError(f"experiment {record.number}, which is not kept")
+        self._update(record, withdrawn=event["reason"])
+
+    def _stopped(self, event: Mapping[str, Any]) -> None:
+        self.stop_reason = event["reason"]
+
+    def _resumed(self, event: Mapping[str, Any]) -> None:
+        self.stop_reason = ""
+        self.comparability_key = event.get("comparability_key", self.comparability_key)

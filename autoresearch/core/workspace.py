@@ -1,0 +1,399 @@
+"""The user's folder in a git repository. Nothing else imports git.
+
+Every candidate is a commit under `refs/autoresearch/<tag>/<n>`, made by plumbing: the user's index, HEAD and work tree
+are not touched, no hook runs, nothing is signed, reset, checked out or pushed. The branch `autoresearch/<tag>` follows
+the kept ones. A git process costs about 5 ms: an experiment takes six, a keep four more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from autoresearch.core.errors import AutoresearchError, UsageError
+from autoresearch.core.files import io_error, write_atomic
+from autoresearch.core.lock import exclusive
+from autoresearch.core.plumbing import Repository, complaint
+from autoresearch.core.traces import RESULTS, STATE, exclude, link_results, results_are_the_users
+
+TRAIN = "train.py"
+
+_OLDEST_GIT = (2, 30)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# Set where autoresearch is started from a hook or an alias, they would lead git to another repository or index.
+_STRAY_VARIABLES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_QUARANTINE_PATH", "GIT_SHALLOW_FILE"),
+    *("GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS", "GIT_DEFAULT_HASH"),
+)
+_ENVIRONMENT = {"GIT_LITERAL_PATHSPECS": "1", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+# The reference-transaction hook runs even for update-ref; gc would go on in the background.
+_OPTIONS = (
+    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.safecrlf=false"),
+    *("gc.auto=0", "maintenance.auto=false", "i18n.commitEncoding=UTF-8"),
+)
+
+
+@cache
+def _executable() -> str:
+    """The git that GitPython found.
+
+    Raises:
+        UsageError: there is none, or it is too old.
+    """
+    hint = f"install git {_OLDEST_GIT[0]}.{_OLDEST_GIT[1]} or newer: https://git-scm.com/downloads"
+    try:
+        import git
+    except ImportError as error:  # GitPython looks for the executable when it is imported.
+        raise UsageError(f"git can't be used: {str(error).splitlines()[0]}", hint) from error
+    version = git.Git().version_info
+    if version[:2] < _OLDEST_GIT:
+        raise UsageError(f"git {'.'.join(map(str, version))} is too old", hint)
+    return git.Git.GIT_PYTHON_GIT_EXECUTABLE or "git"
+
+
+class _Git:
+    """git in one folder, undisturbed by hooks and by the caller's environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> tuple[int, bytes, str]:
+        """Exit status, stdout and stderr of one command."""
+        options = (word for option in _OPTIONS for word in ("-c", option))
+        command = [_executable(), "-C", str(self.folder), *options, *args]
+        # GitPython's `env` can only add to the environment.
+        if stray := [name for name in _STRAY_VARIABLES if name in os.environ]:
+            command = ["env", *(word for name in stray for word in ("-u", name)), *command]
+        from git import Git
+
+        with tempfile.TemporaryFile() as stream:
+            stream.write(stdin)
+            stream.seek(0)
+            return Git().execute(
+                command,
+                istream=stream,
+                env={**_ENVIRONMENT, **(env or {})},
+                with_extended_output=True,
+                with_exceptions=False,
+                stdout_as_string=False,
+                strip_newline_in_stdout=False,
+            )
+
+    def __call__(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
+        """Stdout of a command that must succeed, without its last newline."""
+        status, stdout, stderr = self.run(*args, stdin=stdin, env=env)
+        if status:
+            raise AutoresearchError(
+                f"git {args[0]} failed in {self.folder}: {complaint(stderr)}", "try `git status` and `git fsck` there"
+            )
+        return os.fsdecode(stdout).removesuffix("\n")
+
+
+class _Place(NamedTuple):
+    """Where a folder stands in a work tree."""
+
+    top: Path
+    prefix: str
+    """"" at the top, else with a slash at the end."""
+
+
+def _locate(folder: Path) -> _Place | None:
+    """The place of an existing folder, or None where it is in no git repository.
+
+    Raises:
+        UsageError: git refuses the repository, or it has no work tree there.
+    """
+    status, stdout, stderr = _Git(folder).run("rev-parse", "--show-prefix", "--show-toplevel")
+    if status == 0:
+        prefix, top = os.fsdecode(stdout).removesuffix("\n").split("\n")
+        return _Place(Path(top), prefix)
+    if "dubious ownership" in stderr or "unsafe repository" in stderr:
+        raise UsageError(
+            f"git refuses {folder}, because another user owns it",
+            f"if you trust it: git config --global --add safe.directory '{folder}'",
+        )
+    if "must be run in a work tree" in stderr:
+        raise UsageError(f"{folder} has no work tree: a bare repository, or git's own folder", "use a normal clone")
+    if "not a git repository" in stderr:
+        return None
+    raise UsageError(f"git can't use {folder}: {complaint(stderr)}", "try `git status` there")
+
+
+class Workspace:
+    """A folder with a train.py in a git work tree, at its top or below.
+
+    All methods raise AutoresearchError where git or the file system fails. `tag` names a run.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Open a workspace; nothing is changed.
+
+        Raises:
+            UsageError: no such folder, no git repository, no work tree, no train.py, no usable git.
+        """
+        self.directory = Path(directory).resolve()
+        """Absolute, without symbolic links."""
+        if not self.directory.is_dir():
+            raise UsageError(f"{self.directory} is not a folder", "autoresearch init DIR makes a workspace")
+        place = _locate(self.directory)
+        if place is None:
+            hint = "git init there, or make a workspace: autoresearch init DIR"
+            raise UsageError(f"{self.directory} is not in a git repository", hint)
+        self.train_path = self.directory / TRAIN
+        if not self.train_path.is_file():
+            raise UsageError(f"{self.directory} has no {TRAIN}", "autoresearch init DIR makes a workspace with one")
+        self._prefix = place.prefix
+        self._git = _Git(self.directory)
+        self._repository = Repository(self._git)
+
+    @classmethod
+    def create(
+        cls, directory: str | os.PathLike[str], files: Mapping[str, str], own_repository: bool = False
+    ) -> Workspace:
+        """Make a workspace of `files` (name → text) in a new or empty folder, or in one of a git work tree.
+
+        Where the folder is in no repository it becomes one, on the branch main, with a first commit of these files.
+
+        Args:
+            own_repository: make a repository also inside the work tree of another one, which is told to ignore it.
+
+        Raises:
+            UsageError: one of the files is there already, or the folder holds something and is in no work tree.
+        """
+        folder = Path(directory).resolve()
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder", "choose another one")
+        for name in files:
+            if os.path.lexists(folder / name):
+                raise UsageError(f"{folder / name} exists already and is not overwritten", "choose another folder")
+        nearest = next(path for path in (folder, *folder.parents) if path.is_dir())
+        outer = _locate(nearest)
+        own = outer is None or (own_repository and outer.top != folder)
+        if own and folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"{folder} is neither empty nor in a git repository", "choose an empty or a new folder")
+        try:
+            for name in files:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise io_error("make", folder, error) from error
+        git = _Git(folder)
+        if own:
+            if outer is not None:
+                exclude(_Git(nearest), folder.relative_to(outer.top).as_posix() + "/")
+            git("init", "--quiet", "--initial-branch=main")
+        for name, text in files.items():
+            write_atomic(folder / name, text)
+        workspace = cls(folder)
+        if own:
+            git("add", "--force", "--", *files)
+            tree = git("write-tree")
+            commit = git("commit-tree", tree, "-m", "autoresearch: new workspace", env=workspace._repository.identity)
+            git("update-ref", "-m", "commit (initial)", "HEAD", commit, "")
+        return workspace
+
+    # --- candidates -----------------------------------------------------------------------------------------------
+
+    def write_blob(self, source: str) -> str:
+        """Store the text of a train.py, byte for byte; its object name."""
+        try:
+            content = source.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{TRAIN} can't be written as UTF-8: {error}", "remove the character") from error
+        return self._repository.write(content)
+
+    def read(self, name: str) -> str:
+        """The text of train.py, byte for byte, in a commit, or of a blob.
+
+        Raises:
+            UsageError: no such object, no train.py in it, or not UTF-8.
+        """
+        # To git, an empty name before the colon is the index.
+        content = self._repository.read(f"{name}:{self._prefix}{TRAIN}", name) if name else None
+        if content is None:
+            raise UsageError(f"no {self._prefix}{TRAIN} in {name!r}", "git log --all shows the commits that there are")
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{TRAIN} of {name} is not UTF-8 text: {error}", "save it as UTF-8") from error
+
+    def commit_candidate(self, tag: str, n: int, blob: str, parent: str | None, message: str) -> str:
+        """Commit a train.py as candidate `n`: the parent's tree with this one file replaced.
+
+        Repeated with the same content it returns the commit that there is; other content replaces it.
+
+        Args:
+            blob: from `write_blob`.
+            parent: full name of the incumbent's commit; None makes a commit without parents.
+
+        Returns:
+            Full name of the commit, which stays resolvable under `refs/autoresearch/<tag>/<n>`.
+        """
+        return self._commit(_candidate(tag, n), blob, parent, message)
+
+    def _commit(self, ref: str, blob: str, parent: str | None, message: str) -> str:
+        executable = os.access(self.train_path, os.X_OK)
+        tree = self._repository.tree(parent, self._prefix, TRAIN, blob, executable)
+        return self._repository.commit(ref, tree, parent, message)
+
+    def baseline(self, tag: str) -> str:
+        """Experiment 0: the train.py that the user sees, uncommitted edits included, and nothing else of a dirty tree.
+
+        That is HEAD where train.py is unmodified, else a commit on top of it. Makes the branch `autoresearch/<tag>`.
+
+        Returns:
+            Full name of the commit, which is also under `refs/autoresearch/<tag>/0`.
+
+        Raises:
+            UsageError: the branch exists and is not the baseline of this run.
+        """
+        candidate, branch = _candidate(tag, 0), _branch(tag)
+        refs = self._repository.refs(candidate, branch)
+        former = refs[candidate].commit if candidate in refs else None
+        if branch in refs and refs[branch].commit != former:
+            raise _taken(tag)
+        # As `git add` would store it: core.autocrlf and the like apply, so an unmodified file gives HEAD's blob.
+        blob = self._git("hash-object", "-w", "--", TRAIN)
+        status, stdout, _ = self._git.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+        head = None if status else stdout.decode().strip()
+        entry = self._repository.entries(head, self._prefix).get(TRAIN)
+        if head is not None and entry is not None and entry.is_regular_file and entry.name == blob.encode():
+            commit = head
+            self._repository.set_ref(candidate, commit, former, "autoresearch: baseline")
+        else:
+            commit = self._commit(candidate, blob, head, f"autoresearch {tag}: baseline, as it was in the work tree")
+        if branch not in refs or not refs[branch].worktree:
+            self._repository.set_ref(branch, commit, former if branch in refs else None, "autoresearch: baseline")
+        return commit
+
+    def advance(self, tag: str, commit: str) -> str | None:
+        """Move the branch `autoresearch/<tag>` to a kept commit, or back to the one before where a keep is withdrawn.
+
+        Where the branch is checked out, here or in another worktree, it moves by a fast-forward merge there or not.
+
+        Returns:
+            None, or what to tell the user when the branch stays: the commit is safe under its own ref; call again.
+        """
+        ref = _branch(tag)
+        branch = self._repository.refs(ref).get(ref)
+        if branch is None:
+            self._repository.set_ref(ref, commit, None, "autoresearch: keep")
+            return None
+        if branch.commit == commit:
+            return None
+        forward = self._git.run("merge-base", "--is-ancestor", branch.commit, commit)[0] == 0
+        if not forward and not self._is_candidate(tag, branch.commit):
+            obstacle = "it holds commits that are not of this run"
+        elif not (branch.worktree and Path(branch.worktree).is_dir()):
+            self._repository.set_ref(ref, commit, branch.commit, "autoresearch: keep")
+            return None
+        elif not forward:
+            obstacle = f"it is checked out in {branch.worktree} and would have to go back"
+        else:
+            options = ("--ff-only", "--no-verify-signatures", "--no-autostash", "--no-stat")
+            status, _, stderr = _Git(Path(branch.worktree)).run("merge", *options, commit)
+            if status == 0:
+                return None
+            obstacle = (
+                f"it is checked out in {branch.worktree}, where git refuses to move it ({complaint(stderr)}); "
+                f"commit or stash your changes there, then: git merge --ff-only {commit[:10]}"
+            )
+        return (
+            f"branch autoresearch/{tag} stays at {branch.commit[:10]}, while the best commit is {commit[:10]}, safe "
+            f"under refs/autoresearch/{tag}/: {obstacle}"
+        )
+
+    def _is_candidate(self, tag: str, commit: str) -> bool:
+        return any(ref.commit == commit for ref in self._repository.refs(f"refs/autoresearch/{tag}/").values())
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def tags(self) -> list[str]:
+        """Tags of the runs that have a journal here, the one written to last at the end."""
+        journals = self.directory.glob(f"{STATE}/*/journal.jsonl")
+        return [path.parent.name for path in sorted(journals, key=lambda path: (path.stat().st_mtime_ns, path))]
+
+    def new_tag(self, today: date | None = None) -> str:
+        """A tag for a new run, not used in this repository: `nov30`, then `nov30-2` …"""
+        day = today or date.today()
+        used = {*self.tags(), *self._run_refs()}
+        first, count = f"{_MONTHS[day.month - 1]}{day.day}", 1
+        while (tag := first if count == 1 else f"{first}-{count}") in used:
+            count += 1
+        return tag
+
+    def _run_refs(self) -> set[str]:
+        """Tags of all runs that left a branch or commits in the repository, in whichever of its folders."""
+        refs = self._repository.refs("refs/heads/autoresearch", "refs/autoresearch")
+        if "refs/heads/autoresearch" in refs:
+            raise UsageError(
+                "a branch named autoresearch is in the way of the runs' branches autoresearch/<tag>",
+                "rename it: git branch -m autoresearch some-other-name",
+            )
+        return {name.removeprefix("refs/").removeprefix("heads/").split("/")[1] for name in refs}
+
+    def check_tag(self, tag: str) -> None:
+        """Whether a run may have this tag, be it new or one of `tags()`.
+
+        Raises:
+            UsageError: no name for a branch and a folder, or a branch that no journal of this workspace knows.
+        """
+        valid = re.fullmatch(r"[^/\\.\s-][^/\\\s]*", tag) and tag not in ("lock", "lock.json")
+        if not valid or self._git.run("check-ref-format", _branch(tag))[0] != 0:
+            raise UsageError(f"{tag!r} can't be the tag of a run", "letters, digits, - and _ are fine: --tag nov30")
+        if tag not in self.tags() and tag in self._run_refs():
+            raise _taken(tag)
+
+    def run_dir(self, tag: str) -> Path:
+        """The folder of a run, `.autoresearch/<tag>`; it and its `logs` are made where they are missing."""
+        folder = self.directory / STATE / tag
+        try:
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise io_error("make", folder, error) from error
+        return folder
+
+    # --- the user's files ------------------------------------------------------------------------------------------
+
+    def exclude(self) -> None:
+        """Have `git status` ignore what a run writes, but no results.tsv of the user's, by `.git/info/exclude`."""
+        ours = [STATE + "/"] + ([] if results_are_the_users(self._git) else [RESULTS])
+        exclude(self._git, *(self._prefix + path for path in ours))
+
+    def link_results(self, tag: str) -> str | None:
+        """Make `results.tsv` a link to the one of this run.
+
+        Returns:
+            None, or what to tell the user when a file of that name is theirs, which stays as it is.
+        """
+        return link_results(self._git, tag)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other searches out of the workspace. The system frees the lock with its process in any case.
+
+        Raises:
+            WorkspaceBusy: another process holds it.
+        """
+        return exclusive(self.directory / STATE)
+
+
+def _branch(tag: str) -> str:
+    return f"refs/heads/autoresearch/{tag}"
+
+
+def _candidate(tag: str, n: int) -> str:
+    return f"refs/autoresearch/{tag}/{n}"
+
+
+def _taken(tag: str) -> UsageError:
+    return UsageError(
+        f"the branch autoresearch/{tag} or its commits exist, and no run of this workspace made them",
+        "choose another name: --tag NAME",
+    )
