@@ -224,6 +224,10 @@ def _settle(name: str, drawn: float, current: Any, search: Range | Choices, cont
         return search.values[min(max(index + (drawn > index) - (drawn < index), 0), len(search.values) - 1)]
     value = float(f"{drawn:.{SIGNIFICANT_DIGITS}g}")
     low, high = search.low, search.high
+    if search.integer:
+        # Sizes decide how long a step takes: a model three times as deep would only show that the budget is short.
+        reach = max(1, abs(current) // 2)
+        low, high = max(low, current - reach), min(high, current + reach)
     if name == "TOTAL_BATCH_SIZE":  # a batch is made of whole rows
         seq_len = int(context.task["seq_len"])
         value = round(drawn / seq_len) * seq_len

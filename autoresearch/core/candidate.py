@@ -44,6 +44,12 @@ _FRAME_ATTRIBUTES = _words("ag_frame cr_frame f_back f_builtins f_globals f_loca
 _CARRIED_MODULES = _words(
     "builtins ctypes importlib inspect multiprocessing os pickle shutil socket subprocess sys threading"
 )
+# Ways to files and to native code that a framework offers; the audit hook doesn't see those in C.
+_FILE_FUNCTIONS = _words(
+    "cpp_extension fromfile genfromtxt hub load load_inline load_library loadtxt memmap open_memmap package save savetxt "
+    "savez savez_compressed tofile"
+)
+_CARRIED = _CARRIED_MODULES | _FILE_FUNCTIONS
 _FORBIDDEN_PATHS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
 _SEEDING_METHODS = frozenset({"manual_seed", "manual_seed_all"})
 _SEEDING_FUNCTIONS = re.compile(
@@ -172,7 +178,7 @@ def _import_problems(module: _Module, allowed: frozenset[str]) -> Iterator[_Prob
                         node.lineno,
                         f"import of {path}; of the harness, only `from autoresearch.core.contract import …`",
                     )
-            elif top not in allowed or not _CARRIED_MODULES.isdisjoint(rest):
+            elif top not in allowed or not _CARRIED.isdisjoint(rest):
                 yield node.lineno, f"import of {path}; allowed: {', '.join(sorted(allowed))}"
 
 
@@ -187,7 +193,7 @@ def _name_problems(module: _Module) -> Iterator[_Problem]:
                 yield node.lineno, f"use of {node.id}"
         elif isinstance(node, ast.Attribute):
             path = module.path(node)
-            carried = bool(path) and node.attr in _CARRIED_MODULES
+            carried = bool(path) and node.attr in _CARRIED
             if carried or path in _FORBIDDEN_PATHS or _is_forbidden_attribute(node.attr):
                 yield node.lineno, f"use of {path or '.' + node.attr}"
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_forbidden_attribute(node.value):

@@ -1,11 +1,14 @@
 """Messages between the parent and the child: frames of JSON, each with NumPy arrays as raw bytes, over two pipes.
 
 The child's standard output is a log and nothing else, so nothing that a candidate prints is ever read as a result.
+Nor is what it writes to the descriptor of the pipe: every frame of the child carries a seal that the parent chose.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import math
 import os
 import struct
 import threading
@@ -31,12 +34,16 @@ class Channel:
     Args:
         read_fd: receives frames.
         write_fd: sends frames; writes of several threads do not mix.
+        expected: the seal that every frame received must carry; "" for none.
     """
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
+    def __init__(self, read_fd: int, write_fd: int, expected: str = "") -> None:
         self._reader = os.fdopen(read_fd, "rb", buffering=2**16)
         self._writer = os.fdopen(write_fd, "wb", buffering=0)
         self._lock = threading.Lock()
+        self._expected = expected
+        self.seal = ""
+        """Sent with every frame."""
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Send a JSON object and arrays of any numeric type.
@@ -47,10 +54,11 @@ class Channel:
         """
         arrays = arrays or {}
         shapes = {name: {"dtype": a.dtype.str, "shape": a.shape} for name, a in arrays.items()}
-        header = json.dumps({"message": dict(message), "arrays": shapes}, allow_nan=False).encode()
+        frame = {"seal": self.seal, "message": dict(message), "arrays": shapes}
+        header = json.dumps(frame, allow_nan=False).encode()
         with self._lock:
-            for part in (_LENGTH.pack(len(header)) + header, *(np.ascontiguousarray(a) for a in arrays.values())):
-                view = memoryview(part).cast("B")
+            for part in (memoryview(_LENGTH.pack(len(header)) + header), *map(_raw, arrays.values())):
+                view = part
                 while view:
                     view = view[self._writer.write(view) :]
 
@@ -72,20 +80,25 @@ class Channel:
             raise ChannelBroken(f"a frame of {length} bytes")
         try:
             header = json.loads(self._read(length))
+            if not hmac.compare_digest(header["seal"].encode(), self._expected.encode()):
+                raise ChannelBroken("a frame without the seal")
             message = dict(header["message"])
             arrays = {}
             for name, spec in header["arrays"].items():
                 dtype, shape = np.dtype(spec["dtype"]), tuple(int(n) for n in spec["shape"])
-                size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-                arrays[name] = np.frombuffer(self._read(size), dtype).reshape(shape)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+                arrays[name] = np.frombuffer(self._read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ChannelBroken(f"not a frame: {error}") from error
         return message, arrays
 
-    def close(self) -> None:
-        """Close both ends; the other side sees the end of file."""
-        for end in (self._writer, self._reader):
-            try:
-                end.close()
-            except OSError:  # a broken pipe on flush: closed all the same
-                continue
+    def close_sending(self) -> None:
+        """Close the end that sends; the other side sees the end of file."""
+        self._writer.close()
+
+    def close_receiving(self) -> None:
+        """Close the end that receives: by the thread that receives, or it would wait for it."""
+        self._reader.close()
+
+
+def _raw(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

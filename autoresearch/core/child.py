@@ -7,11 +7,13 @@ experiment's log. The validation rows come over the pipe after `train` has retur
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import importlib.util
 import os
 import queue
+import secrets
 import signal
 import sys
 import threading
@@ -26,7 +28,7 @@ from autoresearch.core.channel import Channel, Message
 from autoresearch.core.contract import Backend, DeviceInfo, Trained
 from autoresearch.core.dataset import open_dataset
 from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CandidateFailure
-from autoresearch.core.experiment import ExperimentRun
+from autoresearch.core.experiment import ExperimentRun, public
 from autoresearch.core.guard import Guard
 from autoresearch.core.task import Task
 
@@ -67,6 +69,12 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
+def _hub_models() -> list[Path]:
+    """Kernels that were fetched from a hub. Its data sets, in the folders beside them, stay closed."""
+    hub = Path(os.environ.get("HF_HUB_CACHE", Path(os.environ.get("HF_HOME", "")) / "hub"))
+    return [*hub.glob("models--*"), *hub.glob("kernels--*")]
+
+
 def _where(error: BaseException, path: Path) -> str:
     """The candidate's line that an error came through, for the reason shown to people."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -96,7 +104,7 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
         request["max_rows"],
         lambda event, **data: channel.send({"event": event, **data}),
     )
-    guard = Guard(path, writable=[Path(folder) for folder in request["writable"]])
+    guard = Guard(path.parent, Path(request["cache"]), _hub_models())
     backend.seed(seed)
     # A byte-code file written next to a module would be a write outside the scratch directory.
     sys.dont_write_bytecode = True
@@ -110,15 +118,17 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
         evaluator = measure.Evaluator(
             backend, device, trained, dataset.vocab_size, arrays["token_bytes"], task.eval_rows
         )
-        val, test = evaluator.measure(arrays["val"], arrays["test"], seed)
+        # A seed that the candidate can't know, so that no leak steers clear of the probes.
+        val, test = evaluator.measure(arrays["val"], arrays["test"], secrets.randbits(64))
         eval_seconds = _now() - start
         guard.check()
     except BaseException as error:
         guard.disarm()
         guard.check()
+        run.check()
         if isinstance(error, CandidateFailure):
             raise
-        traceback.print_exc()
+        traceback.print_exc(file=sys.__stderr__)
         if isinstance(error, MemoryError) or backend.out_of_memory(error):
             raise CandidateFailure("out_of_memory", f"{type(error).__name__}: {error}"[:300]) from error
         raise CandidateFailure(
@@ -153,7 +163,7 @@ def _train(backend: Backend, run: ExperimentRun, path: Path) -> Trained:
     train = getattr(_load(path), "train", None)
     if not callable(train):
         raise CandidateFailure("invalid", "train.py defines no function train(experiment)")
-    trained = train(run)
+    trained = train(public(run))
     if not isinstance(trained, Trained) or not callable(trained.logits):
         raise CandidateFailure(
             "invalid", f"train must return contract.Trained(logits, params), received {type(trained).__name__}"
@@ -164,6 +174,7 @@ def _train(backend: Backend, run: ExperimentRun, path: Path) -> Trained:
 
 def _answer(channel: Channel, inbox: queue.Queue[Message]) -> None:
     request, _ = inbox.get()
+    channel.seal = request.pop("seal")
     try:
         if request["do"] == "describe":
             device = _backend(request["backend"]).describe(request["device"], request["budget"])
@@ -171,10 +182,22 @@ def _answer(channel: Channel, inbox: queue.Queue[Message]) -> None:
         else:
             channel.send({"event": "result", **_measure(channel, inbox, request)})
     except CandidateFailure as failure:
-        print(f"{failure.status}: {failure.reason}", file=sys.stderr)
+        print(f"{failure.status}: {failure.reason}", file=sys.__stderr__)
         channel.send({"event": "failure", "status": failure.status, "reason": failure.reason})
     except AutoresearchError as error:
         channel.send({"event": "error", "type": type(error).__name__, "message": error.message, "hint": error.hint})
+
+
+def _tie_to_parent() -> None:
+    """On Linux: die with the parent, be the first to go where memory runs out, and adopt every descendant."""
+    if sys.platform != "linux":
+        return
+    set_parent_death_signal, set_child_subreaper = 1, 36
+    prctl = ctypes.CDLL(None).prctl
+    prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    prctl(set_child_subreaper, 1, 0, 0, 0)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def main() -> None:
@@ -182,18 +205,17 @@ def main() -> None:
     channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
     for fd in (int(sys.argv[1]), int(sys.argv[2])):
         os.set_inheritable(fd, False)
+    faulthandler.enable()
     # The parent asks where a candidate hangs before it kills it.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    with contextlib.suppress(OSError):
-        # Where memory runs out, Linux should end this process and not the search.
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    _tie_to_parent()
     inbox: queue.Queue[Message] = queue.Queue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     _answer(channel, inbox)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Interpreter shutdown of a framework can take seconds or hang; everything was sent.
-    os._exit(0)
+    # Everything was sent. The parent ends this process together with whatever it started: an interpreter's shutdown can
+    # hang, and what outlives its parent is hard to find.
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":

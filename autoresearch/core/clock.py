@@ -10,6 +10,11 @@ from collections import deque
 from statistics import median
 from time import monotonic as _now
 
+TOLERANCE = 0.1
+"""Most that a measurement may pass its budget by, as a share of it, however long its steps are."""
+LATENCY_SECONDS = 0.25
+"""Never held against a candidate: on a busy machine a process can wait as long as this."""
+
 
 class Clock:
     """Counts a budget in seconds, or in steps where `steps` is set; seconds limit it in both cases.
@@ -26,7 +31,8 @@ class Clock:
         self.progress = 0.0
         self._start: float | None = None
         self._end: float | None = None
-        self._last_draw = 0.0
+        self._last_draw: float | None = None
+        self._expected = 0.0
         self._durations: deque[float] = deque(maxlen=21)
 
     @property
@@ -54,7 +60,7 @@ class Clock:
         now = _now()
         if self._start is None:
             self._start = now
-        elif self._last_draw:
+        elif self._last_draw is not None:
             self._durations.append(now - self._last_draw)
         if self.max_steps and self.steps >= self.max_steps:
             self.progress = 1.0
@@ -64,6 +70,7 @@ class Clock:
             return False
         self.progress = self.steps / self.max_steps if self.max_steps else elapsed / self.seconds
         self._last_draw = now
+        self._expected = self.step_seconds
         self.steps += 1
         return True
 
@@ -72,5 +79,9 @@ class Clock:
         self._end = _now()
 
     def overshoot(self) -> float:
-        """Seconds beyond the budget and its tolerance of 2 % or two median steps; 0 where it was kept."""
-        return max(0.0, self.elapsed - self.seconds - max(0.02 * self.seconds, 2 * self.step_seconds))
+        """Seconds beyond the budget and its tolerance of 2 % or two median steps; 0 where it was kept.
+
+        The median is that of the last draw: a giant last step doesn't excuse itself.
+        """
+        steps = min(2 * self._expected, TOLERANCE * self.seconds)
+        return max(0.0, self.elapsed - self.seconds - max(0.02 * self.seconds, steps, LATENCY_SECONDS))

@@ -13,31 +13,30 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic as _now
-from time import sleep, time
 from typing import Any
 
-import psutil
-
 from autoresearch.core import errors, registry
-from autoresearch.core.channel import Channel, ChannelBroken
+from autoresearch.core.clock import TOLERANCE
 from autoresearch.core.contract import DeviceInfo, Result
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import AutoresearchError, Failure
+from autoresearch.core.process import ChildProcess, log_tail, memory_bytes, one_line
 from autoresearch.core.task import Limits, Task
 
 MAX_ROWS = 2**16
-TAIL_BYTES = 4096
 LOG_BYTES = 64 * 2**20
+GRACE_SECONDS = 10.0
+"""After the budget and its tolerance; a child that doesn't stop its clock by then hangs."""
+LATENCY_SECONDS = 0.5
+"""Of a message, on a busy machine."""
+DESCRIBE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
-_MARK = "AUTORESEARCH_CHILD"
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -48,7 +47,6 @@ _ENVIRONMENT = re.compile(
     r"|PYTORCH)_\w+)"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -98,117 +96,6 @@ def child_environment(backend: str, device: str, scratch: Path, compile_cache: P
     }
 
 
-def memory_bytes() -> int:
-    """Memory of the machine, or of the control group that this process runs in."""
-    total = int(psutil.virtual_memory().total)
-    with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total
-
-
-def log_tail(path: Path) -> str:
-    """The end of a log: at most TAIL_BYTES of UTF-8, control characters stripped."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            raw = file.read(TAIL_BYTES)
-    except OSError:
-        return ""
-    text = _CONTROL.sub("", raw.decode("utf-8", "replace"))
-    return text.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
-
-
-class _Child:
-    """One child process with its pipes, its inbox and its whole tree."""
-
-    def __init__(self, environment: dict[str, str], folder: Path, log: Path, mark: str) -> None:
-        self._mark = mark
-        self._since = time() - 1.0
-        to_child, from_parent = os.pipe()
-        to_parent, from_child = os.pipe()
-        with log.open("ab") as output:
-            try:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "autoresearch.core.child", str(to_child), str(from_child)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    cwd=folder,
-                    env={**environment, _MARK: mark},
-                    pass_fds=(to_child, from_child),
-                    start_new_session=True,
-                )
-            except BaseException:
-                os.close(from_parent)
-                os.close(to_parent)
-                raise
-            finally:
-                os.close(to_child)
-                os.close(from_child)
-        self.channel = Channel(to_parent, from_parent)
-        self.inbox: queue.Queue[tuple[float, dict[str, Any] | None]] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        """Stamp what arrives; None ends the stream."""
-        message: dict[str, Any] | None
-        while True:
-            try:
-                message, _ = self.channel.receive()
-            except ChannelBroken as error:
-                message = {
-                    "event": "failure",
-                    "status": "invalid",
-                    "reason": f"the result pipe was tampered with: {error}",
-                }
-            except (EOFError, OSError, ValueError):
-                message = None
-            self.inbox.put((_now(), message))
-            if message is None:
-                return
-
-    def memory(self, tree: bool) -> int:
-        """Private resident bytes of the process, or of its whole tree."""
-        total = 0
-        with contextlib.suppress(psutil.Error):
-            root = psutil.Process(self.process.pid)
-            # Finding the children reads the whole process table.
-            for process in (root, *(root.children(recursive=True) if tree else ())):
-                with contextlib.suppress(psutil.Error):
-                    info = process.memory_info()
-                    # Mapped data files count as shared: they are not the candidate's.
-                    total += info.rss - getattr(info, "shared", 0)
-        return total
-
-    def dump_stack(self) -> None:
-        """Ask for a traceback in the log, of a child about to be killed."""
-        with contextlib.suppress(OSError):
-            os.kill(self.process.pid, signal.SIGUSR1)
-            sleep(0.2)
-
-    def kill(self) -> None:
-        """End every process that the child started, in whatever session it is by now."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        kill_marked(self._mark, self._since)
-        self.channel.close()
-
-
-def kill_marked(mark: str, since: float = 0.0) -> None:
-    """Kill the processes whose environment carries `mark` and that started after `since` (seconds of the epoch)."""
-    for _ in range(5):
-        found = False
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.create_time() >= since and process.environ().get(_MARK) == mark:
-                    found = found or process.status() != psutil.STATUS_ZOMBIE
-                    process.kill()
-        if not found:
-            return
-
-
 class LocalExecutor:
     """Measures on this machine.
 
@@ -228,13 +115,12 @@ class LocalExecutor:
         """
         with self._scratch() as scratch:
             log = scratch / "describe.log"
-            child = _Child(
-                child_environment(backend, device, scratch, self._caches(scratch)), scratch, log, uuid.uuid4().hex
-            )
+            environment = child_environment(backend, device, scratch, self._caches(scratch))
+            child = ChildProcess(environment, scratch, log, uuid.uuid4().hex)
             try:
-                child.channel.send({"do": "describe", "backend": backend, "device": device, "budget": budget_seconds})
-                _, message = child.inbox.get(timeout=300)
-            except (queue.Empty, OSError):
+                child.ask({"do": "describe", "backend": backend, "device": device, "budget": budget_seconds})
+                _, message = child.inbox.get(timeout=DESCRIBE_SECONDS)
+            except queue.Empty:
                 message = None
             finally:
                 child.kill()
@@ -265,7 +151,8 @@ class LocalExecutor:
             with self._scratch() as scratch:
                 attempt = _Attempt(request, dataset, log, on_event, scratch, max_rows)
                 caches = self._caches(scratch)
-                measured = attempt.run(child_environment(request.device.backend, request.device.platform, scratch, caches), caches)
+                device = request.device
+                measured = attempt.run(child_environment(device.backend, device.platform, scratch, caches), caches)
             if measured.result.status == "out_of_memory" and not attempt.clock_started and attempt.rows > 1:
                 max_rows = attempt.rows // 2
                 on_event({"event": "halved", "max_rows": max_rows, "reason": measured.result.reason})
@@ -315,21 +202,20 @@ class _Attempt:
         candidate = self._scratch / "train.py"
         candidate.write_bytes(self._request.source.encode())
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        child = _Child(environment, self._scratch, self._log, self._request.mark)
+        child = ChildProcess(environment, self._scratch, self._log, self._request.mark)
         try:
-            with contextlib.suppress(BrokenPipeError):
-                child.channel.send(
-                    {
-                        "do": "measure",
-                        "device": asdict(self._request.device),
-                        "task": asdict(self._request.task),
-                        "dataset": str(self._dataset.path),
-                        "candidate": str(candidate),
-                        "writable": [str(self._scratch), str(compile_cache)],
-                        "seed": self._request.seed,
-                        "max_rows": self._max_rows,
-                    }
-                )
+            child.ask(
+                {
+                    "do": "measure",
+                    "device": asdict(self._request.device),
+                    "task": asdict(self._request.task),
+                    "dataset": str(self._dataset.path),
+                    "candidate": str(candidate),
+                    "cache": str(compile_cache),
+                    "seed": self._request.seed,
+                    "max_rows": self._max_rows,
+                }
+            )
             self._on_event({"event": "started", "pid": child.process.pid})
             message = self._watch(child)
         finally:
@@ -342,28 +228,29 @@ class _Attempt:
         if not self._clock:
             return "set-up", self._begin, limits.setup_seconds
         if len(self._clock) == 1:
-            return "training", self._clock[0], 1.1 * budget + 10.0
+            return "training", self._clock[0], (1 + TOLERANCE) * budget + GRACE_SECONDS
         return "evaluation", self._clock[1], limits.eval_seconds
 
-    def _watch(self, child: _Child) -> dict[str, Any]:
+    def _watch(self, child: ChildProcess) -> dict[str, Any]:
         """The child's last word, or the limit that ended it."""
         while True:
+            code = child.process.poll()
             try:
-                stamp, message = child.inbox.get(timeout=_POLL_SECONDS)
+                stamp, message = child.inbox.get(timeout=_POLL_SECONDS if code is None else 2 * LATENCY_SECONDS)
             except queue.Empty:
+                if code is not None:
+                    # A process that the candidate left behind may hold the pipe open.
+                    return _death(code)
                 if over := self._over_limit(child):
                     return over
-                if child.process.poll() is not None and child.inbox.empty():
-                    # A process that the candidate left behind may hold the pipe open.
-                    return _death(child.process.returncode)
                 continue
             if message is None:
                 try:
-                    return _death(child.process.wait(timeout=10))
+                    return _death(child.process.wait(timeout=GRACE_SECONDS))
                 except subprocess.TimeoutExpired:
                     return _failure("invalid", "the candidate closed the result pipe")
-            event = message.get("event")
-            if event in ("result", "failure", "error"):
+            event = message["event"]
+            if event in ("failure", "error") or (event == "result" and len(self._clock) == 2):
                 return message
             if event == "rows":
                 self.rows = int(message["rows"])
@@ -376,14 +263,13 @@ class _Attempt:
             if over := self._over_limit(child):
                 return over
 
-    def _send_rows(self, child: _Child) -> None:
+    def _send_rows(self, child: ChildProcess) -> None:
         """The validation rows, only now that nothing can be trained on them."""
         val = self._dataset.rows("val")
         test = self._dataset.rows("test")[: max(1, len(val) // 4)]
-        with contextlib.suppress(OSError):
-            child.channel.send({}, {"val": val, "test": test, "token_bytes": self._dataset.token_bytes()})
+        child.send({"val": val, "test": test, "token_bytes": self._dataset.token_bytes()})
 
-    def _over_limit(self, child: _Child) -> dict[str, Any] | None:
+    def _over_limit(self, child: ChildProcess) -> dict[str, Any] | None:
         now = _now()
         if now < self._next_check:
             return None
@@ -393,7 +279,7 @@ class _Attempt:
         if now - since > limit:
             child.dump_stack()
             return _failure("timeout", f"{phase} took more than {limit:.0f} s")
-        if self._log.stat().st_size > LOG_BYTES:
+        if child.log_bytes() > LOG_BYTES:
             return _failure("invalid", f"more than {LOG_BYTES >> 20} MB were printed")
         if (used := child.memory(tree=self._checks % 10 == 0)) > self._memory_limit:
             return _failure(
@@ -420,15 +306,25 @@ class _Attempt:
         if message["event"] == "result":
             audit = message.pop("audit")
             result = Result.from_json({"status": "ok", **message, **common})
-            seen = stop - start
-            # Both clocks are monotonic; they differ by the pipe's latency on a busy machine.
-            if abs(seen - result.train_seconds) > 0.5 + 0.02 * seen:
-                reason = f"the child counted {result.train_seconds:.1f} s of training, the parent {seen:.1f} s"
+            if reason := self._wrong_clock(result.train_seconds, stop - start):
                 return Measurement(replace(result, status="invalid", reason=reason, val_bpb=None), {})
             return Measurement(result, audit)
         status: Failure = message["status"]
-        facts = {"status": status, "reason": message["reason"], "train_seconds": stop - start if self._clock else 0.0}
+        reason = one_line(message["reason"])
+        facts = {"status": status, "reason": reason, "train_seconds": stop - start if self._clock else 0.0}
         return Measurement(Result.from_json({**common, **facts}), {})
+
+    def _wrong_clock(self, counted: float, seen: float) -> str:
+        """Why the child's training time isn't believed; "" where it is.
+
+        Both clocks are monotonic and differ by the latency of messages. A candidate could reach that of the child.
+        """
+        budget = self._request.task.train_seconds
+        if abs(seen - counted) > LATENCY_SECONDS + 0.02 * seen:
+            return f"the child counted {counted:.1f} s of training, the parent {seen:.1f} s"
+        if seen > (1 + TOLERANCE) * budget + 2 * LATENCY_SECONDS:
+            return f"training took {seen:.1f} s, the budget is {budget:.1f} s"
+        return ""
 
 
 def _failure(status: Failure, reason: str) -> dict[str, Any]:
@@ -440,7 +336,7 @@ def _death(code: int) -> dict[str, Any]:
     if code == -signal.SIGKILL:
         return _failure("out_of_memory", "the system killed the process, most likely because memory ran out")
     if code < 0:
-        return _failure("crash", f"the process was ended by {signal.Signals(-code).name}")
+        return _failure("crash", f"the process was ended by signal {-code} ({signal.strsignal(-code)})")
     return _failure("crash", f"the process ended with exit code {code} before it was scored")
 
 

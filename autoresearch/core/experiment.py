@@ -1,10 +1,11 @@
-"""What a train.py is handed: the trusted side of `contract.Experiment`."""
+"""What a train.py is handed, `public`, and the trusted side of it, `ExperimentRun`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from time import monotonic as _now
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoresearch.core.clock import Clock
-from autoresearch.core.contract import Backend, DeviceInfo
+from autoresearch.core.contract import Backend, DeviceInfo, Experiment
 from autoresearch.core.errors import CandidateFailure, Failure
 from autoresearch.core.rows import RowStream
 from autoresearch.core.task import Task
@@ -181,12 +182,22 @@ class ExperimentRun:
         self._failure = self._failure or failure
         return failure
 
+    def check(self) -> None:
+        """Raise the first failure, also where the candidate caught it.
+
+        Raises:
+            CandidateFailure: as it was.
+        """
+        if self._failure is not None:
+            raise self._failure
+
     def report(self, **facts: float | int | str) -> None:
         for name, value in facts.items():
-            finite = isinstance(value, str) or (isinstance(value, float | int) and math.isfinite(value))
-            if not finite or len(str(value)) > 200 or len(self.facts) >= 50:
+            if not (_is_fact(value) and name.isidentifier() and len(name) <= 50 and len(self.facts) < 50):
                 raise self._failed(
-                    "invalid", f"experiment.report takes at most 50 short, finite facts, received {name}={value!r:.80}"
+                    "invalid",
+                    "experiment.report takes at most 50 short names with finite numbers or short printable texts, "
+                    f"received {name!r:.80} = {value!r:.80}",
                 )
             self.facts[name] = value
 
@@ -198,9 +209,8 @@ class ExperimentRun:
         """
         self._backend.wait(params)
         self._clock.stop()
+        self.check()
         self._settle()
-        if self._failure is not None:
-            raise self._failure
         if not self._clock.steps:
             raise self._failed("invalid", "train returned without drawing a batch")
         if over := self._clock.overshoot():
@@ -213,3 +223,36 @@ class ExperimentRun:
         """(progress, loss) at no more than CURVE_POINTS steps, the last one included."""
         stride = max(1, math.ceil(len(self.losses) / CURVE_POINTS))
         return tuple((round(p, 4), round(loss, 5)) for p, loss in self.losses[::-1][::stride][::-1])
+
+
+def _is_fact(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= 200 and value.isprintable()
+    return isinstance(value, float | int) and abs(value) < 1e300
+
+
+def public(run: ExperimentRun) -> Experiment:
+    """What a candidate gets: the names of the contract, read-only; no attribute leads to the clock or the rows."""
+
+    class Public:
+        __slots__ = ()
+        vocab_size = run.vocab_size
+        seq_len = run.seq_len
+        seed = run.seed
+        device = replace(run.device)
+        max_rows = run.max_rows
+        progress = property(lambda _: run.progress)
+
+        def dummy_batch(self, rows: int, accumulation: int = 1) -> tuple[Any, Any]:
+            return run.dummy_batch(rows, accumulation)
+
+        def batches(self, rows: int, accumulation: int = 1) -> Iterator[tuple[Any, Any]]:
+            return run.batches(rows, accumulation)
+
+        def log(self, loss: Any) -> None:
+            run.log(loss)
+
+        def report(self, **facts: float | int | str) -> None:
+            run.report(**facts)
+
+    return Public()

@@ -1,26 +1,42 @@
 """What a candidate may not touch while it trains and is scored: an audit hook set before it is loaded.
 
 A hook can't be removed again, and what it sees is recorded, so that a candidate gains nothing by catching the
-exception. It looks at who acts: the innermost frame outside the standard library. Frameworks may start
-compilers and read their own files; a candidate may not. What still passes in-process, and why, is said in
-docs/threat-model.md.
+exception. It looks at who acts: the innermost frame outside the standard library and NumPy, which act for whoever calls
+them. Frameworks may start compilers and read their own files; a candidate may not. What still passes in-process, and
+why, is said in docs/threat-model.md.
 """
 
 from __future__ import annotations
 
+import builtins
+import json
+import math
 import os
+import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from autoresearch.core.errors import CandidateFailure
 
 # Never needed for training, whoever asks.
-_NEVER = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})
+_NEVER = frozenset(
+    {
+        "socket.connect",
+        "socket.sendto",
+        "socket.sendmsg",
+        "socket.getaddrinfo",
+        "socket.gethostbyname",
+        "socket.gethostbyaddr",
+    }
+)
 # Frameworks start compilers and load libraries; a candidate does not, not through the standard library either.
 _NOT_BY_CANDIDATE = frozenset(
     {
@@ -36,13 +52,20 @@ _NOT_BY_CANDIDATE = frozenset(
         "os.killpg",
         "os.putenv",
         "os.unsetenv",
-        "socket.__new__",
-        "ctypes.dlopen",
-        "ctypes.dlsym",
-        "ctypes.dlsym/handle",
-        "ctypes.call_function",
-        "ctypes.cdata",
-        "ctypes.string_at",
+        "signal.pthread_kill",
+        "resource.setrlimit",
+        "resource.prlimit",
+        "sqlite3.connect",
+    }
+)
+_FAMILIES_NOT_BY_CANDIDATE = ("ctypes.", "socket.")
+# Positions of the arguments that must be writable paths.
+_CHANGES_FILES = MappingProxyType(
+    {
+        **dict.fromkeys(("os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.chown", "os.utime"), (0,)),
+        **dict.fromkeys(("os.setxattr", "os.removexattr"), (0,)),
+        **dict.fromkeys(("os.rename", "os.link"), (0, 1)),
+        "os.symlink": (1,),
     }
 )
 # The standard library does these on anybody's behalf (named tuples, warnings, imports), so only the call itself counts.
@@ -56,49 +79,56 @@ _NOT_DIRECTLY = frozenset(
         "sys.settrace",
         "sys.setprofile",
         "sys.addaudithook",
+        "compile",
+        "exec",
         "code.__new__",
+        "function.__new__",
+        "object.__setattr__",
         "marshal.loads",
         "pickle.find_class",
     }
 )
+_FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_HARNESS = str(Path(__file__).resolve().parent.parent)
+_HARNESS = Path(__file__).resolve().parents[1]
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = (
+    *(_PATHS[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(sys.prefix, sys.base_prefix, site.getusersitepackages(), str(_HARNESS)),
+    *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/include", "/opt", "/System", "/Library"),
+    *("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"),
+)
+# What a framework reads to learn about the machine.
+_MACHINE = ("/proc", "/etc", "/dev", "/sys")
+# What a framework shares between its processes, and how it talks to its device.
+_SHARED = ("/dev/shm", "/dev/nvidia")
 
 
 class Guard:
     """Watches from `arm` to `disarm`.
 
     Args:
-        candidate: path of the candidate's file; frames of it are the candidate.
-        writable: folders that may be written and read: the scratch directory, the compile cache.
-        readable: further folders that may be read; Python's own and the system's libraries are always.
+        scratch: folder of the candidate; it may read and write there, and code that lies there is its own.
+        cache: folder for compiled code; frameworks may read and write there, the candidate may not, so that nothing
+            is carried from one measurement to the next.
+        kernels: folders that frameworks may read besides those of libraries.
     """
 
-    def __init__(self, candidate: Path, writable: Iterable[Path], readable: Iterable[Path] = ()) -> None:
-        self._candidate = str(candidate)
-        self._writable = tuple(_real(path) for path in writable)
-        paths = sysconfig.get_paths()
-        own = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-        system = [
-            "/usr/lib",
-            "/usr/lib64",
-            "/lib",
-            "/lib64",
-            "/usr/local/lib",
-            "/usr/include",
-            "/opt",
-            "/System",
-            "/Library",
-        ]
-        devices = ["/dev", "/sys", "/etc/ld.so.cache", "/usr/share/zoneinfo"]
-        roots = [*own, sys.prefix, sys.base_prefix, *system, *devices, _HARNESS, *map(str, readable)]
-        self._readable = tuple(_real(Path(path)) for path in roots) + self._writable
-        # What a framework reads to learn about the machine.
-        self._machine = ("/proc", "/etc")
-        self._stdlib = tuple(_real(Path(paths[key])) for key in ("stdlib", "platstdlib"))
-        self._site = tuple(_real(Path(paths[key])) for key in ("purelib", "platlib"))
+    def __init__(self, scratch: Path, cache: Path, kernels: Iterable[Path] = ()) -> None:
+        # As in the file names of code, and as in resolved paths.
+        self._scratch = _both(scratch)
+        self._cache = _both(cache)
+        self._code = tuple(map(os.path.realpath, (*_LIBRARIES, *sys.path)))
+        self._libraries = tuple(map(os.path.realpath, _LIBRARIES))
+        self._frameworks = (*_MACHINE, *_SHARED, *map(os.path.realpath, kernels), *self._cache)
+        self._harness = _both(_HARNESS)
+        self._numpy = _both(Path(np.__file__).parent)
+        self._stdlib = (*_both(Path(_PATHS["stdlib"])), *_both(Path(_PATHS["platstdlib"])))
+        self._site = (*_both(Path(_PATHS["purelib"])), *_both(Path(_PATHS["platlib"])))
+        self._main = threading.get_ident()
         self._armed = False
         self._inside = threading.local()
+        self._originals = dict(_originals())
         self.violation = ""
         sys.addaudithook(self._hook)
 
@@ -109,11 +139,15 @@ class Guard:
         self._armed = False
 
     def check(self) -> None:
-        """Raise what was seen, also where the candidate caught it.
+        """Raise what was seen, also where the candidate caught it, and whether the harness is as it was.
 
         Raises:
-            CandidateFailure: "invalid", naming the event.
+            CandidateFailure: "invalid", naming the event or the function that was replaced.
         """
+        if not self.violation:
+            now = dict(_originals())
+            replaced = [name for name, value in self._originals.items() if now.get(name) is not value]
+            self.violation = f"guard: {replaced[0]} was replaced" if replaced else ""
         if self.violation:
             raise CandidateFailure("invalid", self.violation)
 
@@ -131,55 +165,87 @@ class Guard:
             raise CandidateFailure("invalid", f"guard: {reason}")
 
     def _judge(self, event: str, args: tuple[Any, ...]) -> str:
+        """Why an event is not allowed; "" where it is."""
         if event == "open":
-            return self._opening(*args[:3])
+            path, mode, flags = args[:3]
+            writing = isinstance(flags, int) and bool(flags & _WRITING)
+            writing = writing or (isinstance(mode, str) and bool(set(mode) & set("wax+")))
+            return self._writing(path) if writing else self._reading(path)
+        if event in _CHANGES_FILES:
+            return next(filter(None, map(self._writing, (args[i] for i in _CHANGES_FILES[event]))), "")
         if event in _NEVER:
             return f"{event} is not allowed"
-        if event in _NOT_BY_CANDIDATE and self._by_candidate():
+        if (event in _NOT_BY_CANDIDATE or event.startswith(_FAMILIES_NOT_BY_CANDIDATE)) and self._by_candidate():
             return f"{event} is not allowed in a candidate"
-        if event in _NOT_DIRECTLY and sys._getframe(2).f_code.co_filename == self._candidate:
+        if event in _NOT_DIRECTLY and self._by_candidate(directly=True):
             return f"{event} is not allowed in a candidate"
+        if event == "object.__getattr__" and args[1] in _FRAME_ATTRIBUTES and self._by_candidate(directly=True):
+            return f"{args[1]} is not allowed in a candidate"
         return ""
 
-    def _opening(self, path: Any, mode: Any, flags: Any) -> str:
-        """Why a file may not be opened; "" where it may."""
+    def _writing(self, path: Any) -> str:
         if not isinstance(path, str | bytes | os.PathLike):
             return ""  # a descriptor that is open already
-        name = _real(Path(os.fsdecode(path)))
-        writing = bool(isinstance(flags, int) and flags & _WRITING) or (
-            isinstance(mode, str) and set(mode) & set("wax+")
-        )
-        if writing:
-            if (
-                name == "/dev/null"
-                or name.startswith(("/dev/shm/", "/dev/nvidia"))
-                or self._under(name, self._writable)
-            ):
-                return ""
-            return f"writing {name} is not allowed"
-        if self._under(name, self._readable) or (self._under(name, self._machine) and not self._by_candidate()):
+        name = os.path.realpath(os.fsdecode(path))
+        if name == os.devnull or (_under(name, self._scratch) and not _under(name, self._cache)):
+            return ""
+        if (_under(name, self._cache) or name.startswith(_SHARED)) and not self._by_candidate():
+            return ""
+        return f"writing {name} is not allowed"
+
+    def _reading(self, path: Any) -> str:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return ""
+        name = os.path.realpath(os.fsdecode(path))
+        if _under(name, self._libraries) or (_under(name, self._scratch) and not _under(name, self._cache)):
+            return ""
+        if name.endswith((".py", ".pyc", ".so", ".dylib")) and _under(name, self._code):
+            return ""
+        if _under(name, self._frameworks) and not self._by_candidate():
             return ""
         return f"reading {name} is not allowed"
 
-    @staticmethod
-    def _under(name: str, roots: tuple[str, ...]) -> bool:
-        return any(name == root or name.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
+    def _by_candidate(self, directly: bool = False) -> bool:
+        """Whether the innermost frame that acts for itself is the candidate's.
 
-    def _by_candidate(self) -> bool:
-        """Whether the innermost frame outside the standard library is the candidate's."""
+        The harness and code without a file, such as the methods of a dataclass, act for whoever calls them; so do the
+        standard library and NumPy unless `directly`. Where nobody else is on the stack, the harness calls what the
+        candidate gave it.
+        """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if name == self._candidate:
+            if _under(name, self._scratch) and not _under(name, self._cache):
                 return True
-            stdlib = name.startswith("<frozen") or (
-                self._under(name, self._stdlib) and not self._under(name, self._site)
-            )
-            if not stdlib and name != __file__:
+            nameless = name.startswith("<") and not (directly and name.startswith("<frozen"))
+            helper = nameless or _under(name, self._harness)
+            if not directly:
+                stdlib = _under(name, self._stdlib) and not _under(name, self._site)
+                helper = helper or stdlib or _under(name, self._numpy)
+            if not helper:
                 return False
             frame = frame.f_back
-        return False
+        return threading.get_ident() == self._main
 
 
-def _real(path: Path) -> str:
-    return os.path.realpath(path)
+def _both(path: Path) -> tuple[str, str]:
+    return str(path), os.path.realpath(path)
+
+
+def _under(name: str, roots: tuple[str, ...]) -> bool:
+    return any(name == root or name.startswith(root + os.sep) for root in roots)
+
+
+def _originals() -> Iterator[tuple[str, Any]]:
+    """What the harness computes with, by name: its functions, classes, methods and constants, and what it
+    calls."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "autoresearch" or name == "__main__":
+            for key, value in list(vars(module).items()):
+                # A backend may cache what it compiled; the core holds nothing that changes.
+                if callable(value) or name.startswith("autoresearch.core."):
+                    yield f"{name}.{key}", value
+                if isinstance(value, type) and value.__module__ == name:
+                    yield from ((f"{name}.{key}.{method}", found) for method, found in list(vars(value).items()))
+    for module in (builtins, json, math, np, os, time):
+        yield from ((f"{module.__name__}.{key}", v) for key, v in list(vars(module).items()) if callable(v))

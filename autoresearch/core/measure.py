@@ -10,10 +10,10 @@ Everything is computed in one static shape (eval_rows, T), the last batch padded
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic as _now
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,19 @@ VERSION = 1
 """Part of the machine class: scores of different versions are never ranked against each other."""
 
 PROBE_ROWS = 4
+"""Rows whose logits come to the host."""
+CUTS = 64
+"""Positions that the causality probe cuts rows at: a leak at a share s of all positions escapes with (1 − s)^CUTS."""
+MAX_ROUNDS = 8
 MAX_LOGITS_BYTES = 2**30
 COMPILE_SECONDS = 150.0
 """Most that compiling the evaluation may add to its first call."""
 
 # The same shape runs the same kernels, so an honest model moves by rounding alone; half precision keeps 8 to 11 bits
 # of a logit that the soft cap bounds by 15.
-_TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 6e-2}
+_TOLERANCE = MappingProxyType({"float32": 2e-4, "float16": 2e-2, "bfloat16": 6e-2})
+_DRIFT = 0.1
+"""Share of the tolerance that the mean over all cuts may move by: rounding has no direction, a leak has one."""
 
 GATES = ("shape", "finite", "causality", "isolation", "spot check", "no memory", "first call")
 
@@ -80,6 +86,7 @@ class Evaluator:
         self._eval_rows = eval_rows
         self._tolerance = _TOLERANCE[device.dtype]
         self._seconds: list[float] = []
+        self._first_seconds: dict[str, float] = {}
 
     def _rows_of(self, seq_len: int) -> int:
         fitting = max(1, MAX_LOGITS_BYTES // (4 * seq_len * self._vocab))
@@ -87,31 +94,57 @@ class Evaluator:
         # Sharding splits the rows axis evenly.
         return max(self._device.count, rows - rows % self._device.count)
 
-    def _batches(self, rows: NDArray[Any]) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
-        """(inputs, targets, real rows) in the static shape."""
+    def _batch(self, rows: NDArray[Any], index: int) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+        """(inputs, targets, real rows) of one batch in the static shape."""
         size = self._rows_of(rows.shape[1] - 1)
-        for start in range(0, len(rows), size):
-            block = np.zeros((size, rows.shape[1]), np.int32)
-            real = min(size, len(rows) - start)
-            block[:real] = rows[start : start + real]
-            yield np.ascontiguousarray(block[:, :-1]), np.ascontiguousarray(block[:, 1:]), real
+        chosen = rows[index * size : (index + 1) * size]
+        block = np.zeros((size, rows.shape[1]), np.int32)
+        block[: len(chosen)] = chosen
+        return np.ascontiguousarray(block[:, :-1]), np.ascontiguousarray(block[:, 1:]), len(chosen)
+
+    def _timed(self, what: str, start: float) -> None:
+        """Note how long a call took, the first of its kind apart."""
+        seconds = _now() - start
+        if what in self._first_seconds:
+            self._seconds.append(seconds)
+        else:
+            self._first_seconds[what] = seconds
 
     def _nats(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> NDArray[np.float32]:
         start = _now()
         put = self._backend.put
         nats = self._backend.nats(self._trained, put(inputs, self._device), put(targets, self._device))
-        self._seconds.append(_now() - start)
+        self._timed("nats", start)
         if nats.shape != targets.shape:
             raise CandidateFailure("invalid", f"scores have the shape {nats.shape}, not {targets.shape}")
         return nats
 
     def _logits(self, inputs: NDArray[np.int32]) -> NDArray[np.float32]:
         keep = min(PROBE_ROWS, len(inputs))
+        start = _now()
         logits = self._backend.logits(self._trained, self._backend.put(inputs, self._device), keep)
+        self._timed("logits", start)
         expected = (keep, inputs.shape[1], self._vocab)
         if logits.shape != expected:
             raise CandidateFailure("invalid", f"logits have the shape {logits.shape}, not {expected} (rows, T, V)")
         return logits
+
+    def _scored(self, rows: NDArray[Any], keep: int) -> tuple[Score, NDArray[np.float32]]:
+        """Sums over all targets, and the nats of batch `keep`."""
+        nats = 0.0
+        count = 0
+        kept = np.empty(0, np.float32)
+        for index in range(-(-len(rows) // self._rows_of(rows.shape[1] - 1))):
+            inputs, targets, real = self._batch(rows, index)
+            scored = self._nats(inputs, targets)
+            if not np.isfinite(scored[:real]).all():
+                raise CandidateFailure("diverged", "the validation loss is not finite")
+            weight = self._token_bytes[targets[:real]]
+            nats += float(np.sum(scored[:real], dtype=np.float64, where=weight > 0))
+            count += int(weight.sum(dtype=np.int64))
+            if index == keep:
+                kept = scored.copy()
+        return Score(nats, count, rows[:, 1:].size), kept
 
     def score(self, rows: NDArray[Any]) -> Score:
         """Σ nats and Σ bytes over all targets of `rows` (N, T + 1).
@@ -119,18 +152,7 @@ class Evaluator:
         Raises:
             CandidateFailure: "diverged" where a score is NaN or infinite.
         """
-        nats = 0.0
-        count = 0
-        tokens = 0
-        for inputs, targets, real in self._batches(rows):
-            scored = self._nats(inputs, targets)[:real]
-            weight = self._token_bytes[targets[:real]]
-            if not np.isfinite(scored).all():
-                raise CandidateFailure("diverged", "the validation loss is not finite")
-            nats += float(np.sum(scored, dtype=np.float64, where=weight > 0))
-            count += int(weight.sum(dtype=np.int64))
-            tokens += int(targets[:real].size)
-        return Score(nats, count, tokens)
+        return self._scored(rows, -1)[0]
 
     def measure(self, val: NDArray[Any], test: NDArray[Any], seed: int) -> tuple[Score, Score | None]:
         """Score both splits and run every probe of GATES.
@@ -138,22 +160,25 @@ class Evaluator:
         Args:
             val: validation rows (N, T + 1).
             test: rows that are scored and kept from every proposer; may be empty.
-            seed: of the perturbations.
+            seed: of the probes; the candidate must not be able to foresee it.
 
         Raises:
             CandidateFailure: the first probe that fails, "invalid", or "diverged" for scores that aren't finite.
         """
-        inputs, targets, real = next(self._batches(val))
-        first = self._nats(inputs, targets)
-        val_score = self.score(val)
+        rng = np.random.default_rng(seed)
+        full = len(val) // self._rows_of(val.shape[1] - 1)
+        probed = int(rng.integers(full)) if full else 0
+        inputs, targets, real = self._batch(val, probed)
+        # A wrong shape is named before anything is computed with it; no row of the split is shown before it is scored.
+        self._logits(np.zeros_like(inputs))
+        val_score, nats = self._scored(val, probed)
         test_score = self.score(test) if len(test) else None
-        logits = self._logits(inputs)
-        self._check_spot(first, logits, targets)
-        self._check_causality(inputs, logits, real, seed)
         again = self._nats(inputs, targets)
-        if (moved := float(np.abs(again - first)[:real].max())) > self._tolerance:
+        if not (moved := float(np.abs(again - nats)[:real].max())) <= self._tolerance:
             raise CandidateFailure("invalid", f"no memory: the same rows scored twice differ by {moved:.2g} nats")
-        self._check_first_call()
+        self._check_causality(inputs, targets, nats, real, rng)
+        self._check_spot(nats, self._logits(inputs), targets)
+        self._check_first_calls()
         return val_score, test_score
 
     def _check_spot(self, nats: NDArray[np.float32], logits: NDArray[np.float32], targets: NDArray[np.int32]) -> None:
@@ -164,40 +189,51 @@ class Evaluator:
         wide -= wide.max(axis=-1, keepdims=True)
         log_sum = np.log(np.exp(wide).sum(axis=-1))
         expected = log_sum - np.take_along_axis(wide, targets[: len(wide), :, None], axis=-1)[..., 0]
-        if (error := float(np.abs(expected - nats[: len(wide)]).max())) > self._tolerance:
+        if not (error := float(np.abs(expected - nats[: len(wide)]).max())) <= self._tolerance:
             raise CandidateFailure("invalid", f"spot check: scores differ from their logits by {error:.2g} nats")
 
-    def _check_causality(self, inputs: NDArray[np.int32], logits: NDArray[np.float32], real: int, seed: int) -> None:
-        """Change later tokens and other rows: logits of earlier positions must not move.
+    def _check_causality(
+        self,
+        inputs: NDArray[np.int32],
+        targets: NDArray[np.int32],
+        nats: NDArray[np.float32],
+        real: int,
+        rng: np.random.Generator,
+    ) -> None:
+        """Change later tokens and other rows: the scores of the same targets at earlier positions must not move.
 
-        The probed rows are cut at positions spread over the row; where there is more than one, the first stays whole,
-        so that it shows whether rows see each other.
+        Every real row is cut somewhere, in several rounds whose cuts are spread over the row. In each round where there
+        are several rows, one stays whole, which shows whether rows see each other.
         """
-        rows, seq_len = inputs.shape
-        rng = np.random.default_rng([seed, 0xCA5A])
-        changed = rng.integers(0, self._vocab, inputs.shape, dtype=np.int32)
-        # Every token after the cut differs, so that no leak hides behind a chance repeat.
-        changed = np.where(changed == inputs, (changed + 1) % self._vocab, changed)
-        probed = min(len(logits), real)
-        cuts = [int(c) for c in rng.integers(1, seq_len, size=probed)] if seq_len > 1 else [1] * probed
-        cuts[-1] = max(1, seq_len // 2)
-        if rows > 1 and probed > 1:
-            cuts[0] = seq_len
-        for row, cut in enumerate(cuts):
-            changed[row, :cut] = inputs[row, :cut]
-        after = self._logits(changed)
-        for row, cut in enumerate(cuts):
-            moved = float(np.abs(after[row, :cut] - logits[row, :cut]).max())
-            if not moved <= self._tolerance:
-                what = "isolation: other rows of the batch" if cut == seq_len else f"causality: tokens from {cut} on"
-                raise CandidateFailure("invalid", f"{what} change earlier logits by {moved:.2g}")
+        seq_len = inputs.shape[1]
+        rounds = min(MAX_ROUNDS, -(-CUTS // real))
+        spread = (rng.permutation(rounds * real) + rng.random(rounds * real)) / (rounds * real)
+        cuts = (1 + (seq_len - 1) * spread).astype(int).reshape(rounds, real)
+        edges = []
+        for n, ends in enumerate(cuts):
+            if real > 1:
+                ends[n % real] = seq_len
+            changed = rng.integers(0, self._vocab, inputs.shape, dtype=np.int32)
+            # Every token after the cut differs, so that no leak hides behind a chance repeat.
+            changed = np.where(changed == inputs, (changed + 1) % self._vocab, changed)
+            earlier = np.arange(seq_len) < ends[:, None]  # (real, T)
+            changed[:real] = np.where(earlier, inputs[:real], changed[:real])
+            moved = np.where(earlier, self._nats(changed, targets)[:real] - nats[:real], 0.0)
+            worst = np.abs(moved).max(axis=1)
+            if (bad := ~(worst <= self._tolerance)).any():
+                row = max(np.flatnonzero(bad), key=lambda row: ends[row])
+                what = "isolation: other rows of the batch" if ends[row] == seq_len else "causality: later tokens"
+                raise CandidateFailure("invalid", f"{what} change earlier scores by {worst[row]:.2g} nats")
+            edges.append(moved[np.arange(real), ends - 1])
+        if (drift := abs(float(np.mean(edges)))) > _DRIFT * self._tolerance:
+            raise CandidateFailure("invalid", f"causality: later tokens change earlier scores by {drift:.2g} nats")
 
-    def _check_first_call(self) -> None:
-        """Work put off until the first evaluation call shows as its time."""
-        first, *rest = self._seconds
-        allowed = 10 * median(rest) + (COMPILE_SECONDS if self._device.compile else 2.0)
-        if first > allowed:
-            raise CandidateFailure(
-                "invalid",
-                f"first call: the first evaluation call took {first:.1f} s, at most {allowed:.1f} s is allowed",
-            )
+    def _check_first_calls(self) -> None:
+        """Work put off until the evaluation shows as the time of its first calls."""
+        for what, first in self._first_seconds.items():
+            allowed = 10 * median(self._seconds) + (COMPILE_SECONDS if self._device.compile else 2.0)
+            if first > allowed:
+                raise CandidateFailure(
+                    "invalid",
+                    f"first call: the first call for {what} took {first:.1f} s, at most {allowed:.1f} s is allowed",
+                )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import time
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +21,17 @@ from typing import Any, TypeVar
 from autoresearch.core.errors import UsageError, did_you_mean
 
 T = TypeVar("T")
+
+SETTINGS = "autoresearch.toml"
+"""The file that makes a folder a workspace."""
+LAB = "autoresearch-lab"
+"""The workspace that the main job makes in a folder which holds other things."""
+_MEND = f"change it in {SETTINGS}, or the option that sets it"
+
+
+def workspace_folder(directory: Path) -> Path:
+    """The workspace that a folder is, or the one that the main job made, or would make, in it."""
+    return directory if (directory / SETTINGS).is_file() else directory / LAB
 
 
 @dataclass(frozen=True)
@@ -49,13 +62,14 @@ class Task:
     def __post_init__(self) -> None:
         for name in ("seq_len", "vocab_size", "val_tokens", "train_seconds", "eval_rows"):
             if getattr(self, name) <= 0:
-                raise UsageError(f"[task] {name} must be positive, received {getattr(self, name)!r}")
+                raise UsageError(f"[task] {name} must be positive, received {getattr(self, name)!r}", _MEND)
         for name in ("document_chars", "train_tokens", "train_steps"):
             if getattr(self, name) < 0:
-                raise UsageError(f"[task] {name} must be 0 or more, received {getattr(self, name)!r}")
+                raise UsageError(f"[task] {name} must be 0 or more, received {getattr(self, name)!r}", _MEND)
         if self.vocab_size < 264 or self.vocab_size > 2**20:
             raise UsageError(
-                f"[task] vocab_size must be 264 (bytes and special tokens) to {2**20}, received {self.vocab_size}"
+                f"[task] vocab_size must be 264 (bytes and special tokens) to {2**20}, received {self.vocab_size}",
+                _MEND,
             )
 
     def fingerprint(self, dataset_key: str) -> str:
@@ -105,7 +119,22 @@ class Stop:
     def __post_init__(self) -> None:
         for name in ("max_experiments", "max_hours", "max_cost", "target"):
             if getattr(self, name) < 0:
-                raise UsageError(f"[stop] {name} must be positive, received {getattr(self, name)!r}")
+                raise UsageError(f"[stop] {name} must be positive, received {getattr(self, name)!r}", _MEND)
+        if self.until:
+            time_of_day(self.until)
+
+
+def time_of_day(until: str) -> time:
+    """The time that `--until HH:MM` names.
+
+    Raises:
+        UsageError: not a time of day.
+    """
+    try:
+        hours, minutes = until.split(":")
+        return time(int(hours), int(minutes))
+    except ValueError as error:
+        raise UsageError(f"--until must be HH:MM, received {until!r}", "for example --until 07:30") from error
 
 
 @dataclass(frozen=True)
@@ -154,17 +183,19 @@ def _typed(value: Any, default: Any, where: str) -> Any:
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{where} must be a finite number, received {value!r}", _MEND)
     if kind is tuple and isinstance(value, list):
         return tuple(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"{where} must be {kind.__name__}, received {value!r}")
+        raise UsageError(f"{where} must be {kind.__name__}, received {value!r}", f"for example: {json.dumps(default)}")
     return value
 
 
 def _updated(current: T, table: Any, where: str) -> T:
     """A copy of the dataclass `current` with the keys of a TOML table."""
     if not isinstance(table, dict):
-        raise UsageError(f"{where} must be a table, received {table!r}")
+        raise UsageError(f"{where} must be a table, received {table!r}", _MEND)
     known = {f.name for f in fields(current)}  # type: ignore[arg-type]
     for key in table:
         if key not in known:
@@ -189,7 +220,7 @@ def overlay(settings: Settings, data: Mapping[str, Any], where: str) -> Settings
             values[key] = _updated(getattr(settings, key), value, f"{where}: [{key}]")
         elif key == "hyperparameters":
             if not isinstance(value, dict):
-                raise UsageError(f"{where}: [hyperparameters] must be a table, received {value!r}")
+                raise UsageError(f"{where}: [hyperparameters] must be a table, received {value!r}", _MEND)
             values[key] = {**settings.hyperparameters, **value}
         elif key in _SCALARS:
             values[key] = _typed(value, getattr(settings, key), f"{where}: {key}")
@@ -199,16 +230,20 @@ def overlay(settings: Settings, data: Mapping[str, Any], where: str) -> Settings
     return replace(settings, **values)
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Parse TOML text.
+def read_toml(path: Path | Traversable) -> dict[str, Any]:
+    """The content of a TOML file.
 
     Raises:
-        UsageError: with the place of the syntax error.
+        UsageError: it can't be read, or with the place of the syntax error.
     """
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path.name} can't be read: {error.strerror or error}", "check the file") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path.name} is not UTF-8 text: {error}", "save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where} is not valid TOML: {error}") from error
+        raise UsageError(f"{path.name} is not valid TOML: {error}", "mend that line") from error
 
 
 def _configs() -> Traversable:
@@ -234,8 +269,7 @@ def load_preset(name: str) -> Settings:
     """
     if name not in preset_names():
         raise UsageError(f"no preset {name!r}", did_you_mean(name, preset_names()))
-    text = (_configs() / f"{name}.toml").read_text(encoding="utf-8")
-    return overlay(Settings(preset=name), parse_toml(text, name), name)
+    return overlay(Settings(preset=name), read_toml(_configs() / f"{name}.toml"), name)
 
 
 def fitting_preset(platform: str, memory_bytes: int) -> str:
@@ -269,15 +303,9 @@ def load_settings(
     Raises:
         UsageError: see `overlay`, `load_preset`.
     """
-    data: dict[str, Any] = {}
-    if workspace_toml is not None and workspace_toml.is_file():
-        try:
-            text = workspace_toml.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{workspace_toml.name} is not UTF-8 text: {error}") from error
-        data = parse_toml(text, workspace_toml.name)
+    data = read_toml(workspace_toml) if workspace_toml is not None and workspace_toml.is_file() else {}
     name = preset or data.get("preset", "")
     if not name:
         raise UsageError("no preset is chosen", "--preset NAME, one of: " + ", ".join(preset_names()))
-    settings = overlay(load_preset(str(name)), {**data, "preset": name}, "autoresearch.toml")
+    settings = overlay(load_preset(str(name)), {**data, "preset": name}, SETTINGS)
     return overlay(settings, options or {}, "options")

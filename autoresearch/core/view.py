@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from autoresearch.core.history import Record
+from autoresearch.core import noise
+from autoresearch.core.history import History, Record
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,32 @@ class Outcome:
     """Score minus incumbent in bits per byte, negative is better; None where there is no score."""
     seconds: float
     """Of all its measurements, everything included."""
-    what: str
-    """The hypothesis, and the reason of a failure."""
+    hypothesis: str
+    failure: str = ""
+    """The reason of a failure."""
 
 
 def outcome_of(record: Record, change: float | None) -> Outcome:
     """What to show of a decided experiment; `change` is against the incumbent that it was judged by."""
-    what = record.hypothesis if not record.failed else f"{record.hypothesis}: {record.reason}"
     return Outcome(
         number=record.number,
         verdict="baseline" if record.number == 0 and record.kept else str(record.verdict),
         val_bpb=record.val_bpb,
         change=change,
         seconds=sum(result.total_seconds for result in record.results),
-        what=what,
+        hypothesis=record.hypothesis,
+        failure=record.reason if record.failed else "",
     )
+
+
+def gain_text(history: History) -> str:
+    """From the baseline to the incumbent, in words; "" where there is none."""
+    baseline, best = history.baseline, history.incumbent
+    if baseline is None or best is None or baseline.value is None or best.value is None:
+        return ""
+    if best.number and not noise.comparable_scores(history, baseline):
+        return f"best {best.value:.4f} bpb; the baseline was measured on another machine, so there is no gain to tell"
+    return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {baseline.value - best.value:.4f}"
 
 
 class View(Protocol):
@@ -44,6 +56,9 @@ class View(Protocol):
 
     def note(self, text: str) -> None:
         """Say one thing that is worth a line."""
+
+    def detail(self, text: str) -> None:
+        """Say what is told to those alone who asked for more (-v)."""
 
     def stage(self, name: str, share: float) -> None:
         """Show how far a long step before the search is, 0..1."""

@@ -226,3 +226,23 @@ def test_sizes():
     long = '"""Text."""\n\n# note\n\ndef f(\n    a,\n):\n    """Adds."""\n    return (\n        a + 1\n    )\n'
     assert code_size(short) == code_size(long) == 2
     assert code_size("def (\nx\n") == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'torch.save(1, "x")',
+        "torch.hub.list('x')",
+        "torch.utils.cpp_extension.load_inline('x', '')",
+        "torch.ops.load_library('x.so')",
+        "numpy.memmap('x')",
+    ],
+)
+def test_ways_to_files_and_native_code_are_refused(line):
+    source = f"import numpy\nimport torch\n\n\ndef train(experiment):\n    {line}\n"
+    with pytest.raises(CandidateFailure, match="line 6"):
+        lint(source, frozenset({"numpy", "torch"}))
+
+
+def test_an_own_method_of_such_a_name_is_fine():
+    lint("def train(experiment):\n    experiment.load()\n", frozenset())

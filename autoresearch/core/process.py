@@ -1,0 +1,191 @@
+"""A child process as its parent holds it: pipes, log, memory, and its end together with whatever it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import monotonic as _now
+from time import sleep, time
+from typing import Any
+
+import psutil
+
+from autoresearch.core.channel import Channel, ChannelBroken
+
+TAIL_BYTES = 4096
+_MARK = "AUTORESEARCH_CHILD"
+# Escape sequences: CSI (colours, cursor) and OSC (titles, links); then what is left of the control characters.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def memory_bytes() -> int:
+    """Memory of the machine, or of the control group that this process runs in."""
+    total = int(psutil.virtual_memory().total)
+    with contextlib.suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
+
+
+def log_tail(path: Path) -> str:
+    """The end of a log: at most TAIL_BYTES of UTF-8, control characters stripped."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            raw = file.read(TAIL_BYTES)
+    except OSError:
+        return ""
+    text = _CONTROL.sub("", raw.decode("utf-8", "replace"))
+    return text.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
+
+
+def one_line(text: str) -> str:
+    """What a child says, fit for a table: it may quote the candidate."""
+    return " ".join(_CONTROL.sub("", text).split())[:500]
+
+
+class ChildProcess:
+    """`autoresearch.core.child` in a session of its own.
+
+    Args:
+        environment: all of it.
+        folder: its current directory.
+        log: its standard output and error are appended here.
+        mark: in the environment of the child and of all that it starts, see `kill_marked`.
+    """
+
+    def __init__(self, environment: dict[str, str], folder: Path, log: Path, mark: str) -> None:
+        self._mark = mark
+        self._since = time() - 1.0
+        to_child, from_parent = os.pipe()
+        to_parent, from_child = os.pipe()
+        # Kept open: its size is known even where the candidate removes the file.
+        self._log = log.open("ab")
+        self._log_start = self._log.seek(0, os.SEEK_END)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "autoresearch.core.child", str(to_child), str(from_child)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                cwd=folder,
+                env={**environment, _MARK: mark},
+                pass_fds=(to_child, from_child),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(from_parent)
+            os.close(to_parent)
+            self._log.close()
+            raise
+        finally:
+            os.close(to_child)
+            os.close(from_child)
+        self._seal = secrets.token_hex(16)
+        self._channel = Channel(to_parent, from_parent, self._seal)
+        self.inbox: queue.Queue[tuple[float, dict[str, Any] | None]] = queue.Queue()
+        """Stamped messages of the child; None ends them."""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send the one request that the child answers. A child that is gone already says so by its silence."""
+        with contextlib.suppress(OSError):
+            self._channel.send({**request, "seal": self._seal})
+
+    def send(self, arrays: dict[str, Any]) -> None:
+        """Send NumPy arrays by name, while the parent goes on to watch: a child that doesn't read blocks nobody."""
+
+        def send() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                self._channel.send({}, arrays)
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def _listen(self) -> None:
+        message: dict[str, Any] | None
+        try:
+            while True:
+                message, _ = self._channel.receive()
+                self.inbox.put((_now(), message))
+        except ChannelBroken as error:
+            reason = f"the result pipe was tampered with: {error}"
+            self.inbox.put((_now(), {"event": "failure", "status": "invalid", "reason": reason}))
+        except (EOFError, OSError, ValueError):
+            self.inbox.put((_now(), None))
+        finally:
+            self._channel.close_receiving()
+
+    def log_bytes(self) -> int:
+        """Bytes that were printed by now."""
+        return os.fstat(self._log.fileno()).st_size - self._log_start
+
+    def memory(self, tree: bool) -> int:
+        """Resident bytes of the process, or of its whole tree, memory-mapped files not counted."""
+        total = 0
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self.process.pid)
+            # Finding the children reads the whole process table.
+            for process in (root, *(root.children(recursive=True) if tree else ())):
+                with contextlib.suppress(psutil.Error, OSError):
+                    total += _own_bytes(process)
+        return total
+
+    def dump_stack(self) -> None:
+        """Ask for a traceback in the log, of a child about to be killed."""
+        with contextlib.suppress(OSError):
+            self.process.send_signal(signal.SIGUSR1)
+            sleep(0.2)
+
+    def kill(self) -> None:
+        """End the child and every process that it started, in whatever session and environment that is by now."""
+        if self.process.poll() is None:
+            _kill_descendants(self.process.pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        kill_marked(self._mark, self._since)
+        self._channel.close_sending()
+        self._log.close()
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    if sys.platform == "linux":
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", status, re.MULTILINE)))
+    return int(process.memory_info().rss)
+
+
+def _kill_descendants(pid: int) -> None:
+    """Kill all that a live process started; on Linux, where it adopts its orphans, none can escape."""
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        root.suspend()
+        for _ in range(100):
+            alive = [p for p in root.children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+            if not alive:
+                return
+            for process in alive:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            sleep(0.01)
+
+
+def kill_marked(mark: str, since: float = 0.0) -> None:
+    """Kill the processes whose environment carries `mark` and that started after `since` (seconds of the epoch)."""
+    for _ in range(5):
+        found = False
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.create_time() >= since and process.environ().get(_MARK) == mark:
+                    found = found or process.status() != psutil.STATUS_ZOMBIE
+                    process.kill()
+        if not found:
+            return
