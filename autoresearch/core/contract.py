@@ -45,6 +45,8 @@ class DeviceInfo:
     memory_bytes: int
     """Memory that a candidate may use: of the device, or of the machine where both share it."""
     reasons: dict[str, str] = field(default_factory=dict)
+    fetch: tuple[str, ...] = ()
+    """A command, with its arguments, that fetches from a hub what would make this device faster; () for none."""
 
     def machine_class(self) -> str:
         """The part of a comparability key that the machine decides."""
@@ -116,7 +118,10 @@ class Backend(Protocol):
         """Block until every array in `value` (a pytree, a module, a scalar) is computed."""
 
     def nats(self, trained: Trained, inputs: Any, targets: Any) -> NDArray[np.float32]:
-        """Negative log-likelihood of each target, (B, T), in float32, without gradients. Compiled once."""
+        """Negative log-likelihood of each target, (B, T), in float32, without gradients.
+
+        Compiled once, where that pays for the seconds that scoring takes.
+        """
 
     def logits(self, trained: Trained, inputs: Any, rows: int) -> NDArray[np.float32]:
         """The logits of the first `rows` rows on the host, (rows, T, V) float32; computed in the shape of `nats`."""

@@ -1,0 +1,34 @@
+"""CUDA PyTorch: the reference backend. Facts only: importing this loads no framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TITLE = "CUDA PyTorch"
+INSTALL_HINT = "pip install 'autoresearch[cuda]'"
+RANK: int | None = 10
+BASELINE = Path(__file__).parent / "train.py"
+ALLOWED_IMPORTS = frozenset({"numpy", "torch"})
+
+_CPU = {
+    # Freed memory stays in the heap: at tens of megabytes per tensor, giving pages back to the system and faulting them
+    # in again is a large share of a step.
+    "MALLOC_MMAP_THRESHOLD_": str(2**32),
+    "MALLOC_TRIM_THRESHOLD_": str(2**34),
+    "MALLOC_TOP_PAD_": str(2**28),
+    # Threads that wait at the end of a parallel section soon sleep. Spinning, they take the core from the thread they
+    # wait for as soon as anything else runs on the machine: a step then takes several times as long. Costs 6 % of the
+    # speed of an idle machine.
+    "GOMP_SPINCOUNT": "1000",
+}
+
+
+def environment(device: str) -> dict[str, str]:
+    """Allocator settings that must stand before PyTorch loads.
+
+    Args:
+        device: "auto" or a platform, e.g. "cpu".
+    """
+    if device == "cpu":
+        return _CPU
+    return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
