@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import traceback
@@ -10,17 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from autoresearch import __version__
 from autoresearch.core.errors import AutoresearchError, CostCapReached, UsageError
-from autoresearch.core.view import View
+
+if TYPE_CHECKING:
+    from autoresearch.core.view import View
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 INTERRUPTED = 130
+POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 class _Group(click.Group):
@@ -41,7 +45,9 @@ class _Group(click.Group):
             _complain(error.message, error.hint, debug)
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            error.show()
+            context = getattr(error, "ctx", None)
+            asked = context.command_path if context is not None else "autoresearch"
+            _complain(error.format_message(), f"{asked} --help says what it takes", debug)
             sys.exit(2)
         except (KeyboardInterrupt, click.Abort):
             print("interrupted; run the same command again to go on", file=sys.stderr)
@@ -62,6 +68,11 @@ def _complain(message: str, hint: str, debug: bool) -> None:
         print(f"hint: {hint}", file=sys.stderr)
 
 
+def _end_as_interrupted() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminate)
+
+
 def _terminate(signum: int, frame: FrameType | None) -> None:
     """SIGTERM and a closed terminal end a search as Ctrl-C does: recorded, resumable."""
     raise KeyboardInterrupt
@@ -71,7 +82,7 @@ def common(command: F) -> F:
     """The options of every command."""
     for option in (
         click.option("--debug", is_flag=True, help="Show a traceback with an error."),
-        click.option("-v", "--verbose", is_flag=True, help="Say more."),
+        click.option("-v", "--verbose", is_flag=True, help="Say more: reasons of choices, every step on its way."),
         click.option(
             "--workspace",
             type=click.Path(path_type=Path, file_okay=False),
@@ -93,7 +104,7 @@ def machine_options(command: F) -> F:
     """Where and what to measure."""
     for option in (
         click.option("--source", help="Text: a data set, or a .txt, .jsonl or .parquet file or folder."),
-        click.option("--budget", type=float, help="Training time of one experiment, in seconds."),
+        click.option("--budget", type=POSITIVE, help="Training time of one experiment, in seconds."),
         click.option("--preset", help="Task preset; default: the one that fits the machine."),
         click.option("--device", help='Device of the backend, e.g. "cpu": the same code without the accelerator.'),
         click.option("--backend", help="cuda, null, or another installed one; default: the best one usable here."),
@@ -120,10 +131,10 @@ def _options(
     return options
 
 
-def _view(as_json: bool = False) -> View:
+def _view(verbose: bool, as_json: bool = False) -> View:
     from autoresearch.report.terminal import make_view
 
-    return make_view(sys.stderr if as_json else sys.stdout)
+    return make_view(sys.stderr if as_json else sys.stdout, verbose)
 
 
 def _document(data: Mapping[str, Any]) -> None:
@@ -148,10 +159,10 @@ def main() -> None:
 @click.option("--agent", help="Who proposes: auto, optimizer, random, or script:DIR.")
 @click.option("--tag", default="", help="Name of the run; default: the latest unfinished one, else the date.")
 @click.option("--max-experiments", type=click.IntRange(1), help="Stop after so many, the baseline not counted.")
-@click.option("--max-hours", type=float, help="Stop after so many hours.")
+@click.option("--max-hours", type=POSITIVE, help="Stop after so many hours.")
 @click.option("--until", help="Stop at this time of day, HH:MM.")
-@click.option("--max-cost", type=float, help="Stop before proposals cost more than this, in US dollars.")
-@click.option("--target", type=float, help="Stop once the incumbent's val_bpb is this low.")
+@click.option("--max-cost", type=POSITIVE, help="Stop before proposals cost more than this, in US dollars.")
+@click.option("--target", type=POSITIVE, help="Stop once the incumbent's val_bpb is this low.")
 @click.option("--program", type=click.Path(path_type=Path, dir_okay=False), help="Another program.md.")
 @click.option("--seed", type=int, help="Of the run: orders data, initial values and proposals.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done and the first proposal; train nothing.")
@@ -185,12 +196,11 @@ def run(
     options = _options(backend, device, preset, budget, source, agent=agent, seed=seed)
     if given := {name: value for name, value in stop.items() if value is not None}:
         options["stop"] = given
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
-    view = _view()
+    _end_as_interrupted()
+    view = _view(verbose)
     try:
         if dry_run:
-            start.dry_run(workspace, options, program, view)
+            start.dry_run(workspace, tag, options, program, view)
             return 0
         with start.open_run(workspace, tag, options, program, view) as opened:
             proposer, note = start.make_proposer(opened.settings.agent)
@@ -215,14 +225,14 @@ def init(directory: Path, workspace: Path, verbose: bool, debug: bool, **given: 
     \b
     Example: autoresearch init lab --backend cuda --preset tinystories/rtx
     """
-    from autoresearch.agent import start
+    from autoresearch.agent import folder, start
     from autoresearch.core.executor import LocalExecutor
 
-    view = _view()
+    view = _view(verbose)
     try:
         settings, _ = start.settings_for(directory, _options(**given), LocalExecutor(), view)
-        made = start.create_workspace(directory, settings)
-        view.note(f"workspace: {made.directory}")
+        made = folder.create_workspace(directory, settings)
+        view.note(f"workspace: {made.directory}; search in it: autoresearch --workspace {shlex.quote(str(directory))}")
     finally:
         view.close()
 
@@ -238,12 +248,12 @@ def prepare(workspace: Path, verbose: bool, debug: bool, as_json: bool, **given:
     Example: autoresearch prepare --preset tinystories/cpu --source sample
              autoresearch prepare --preset tinystories/rtx --source my-texts/
     """
-    from autoresearch.agent import start
+    from autoresearch.agent import folder, start
     from autoresearch.core.executor import LocalExecutor
 
-    view = _view(as_json)
+    view = _view(verbose, as_json)
     try:
-        place = start.find_workspace(workspace)
+        place = folder.find_workspace(workspace)
         settings, _ = start.settings_for(place, _options(**given), LocalExecutor(), view)
         dataset = start.data_for(settings, view)
         if as_json:
@@ -286,7 +296,8 @@ def experiment(
 
     if record != (message is not None):
         raise UsageError("--record and -m go together", 'for example: --record -m "halve the batch: more steps"')
-    view = _view(as_json)
+    _end_as_interrupted()
+    view = _view(verbose, as_json)
     try:
         options = _options(**given)
         if message is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoresearch.agent import start
+from autoresearch.agent import folder, start
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.proposer import Proposal
 from autoresearch.core import candidate, noise, registry
@@ -15,7 +15,6 @@ from autoresearch.core.contract import Result
 from autoresearch.core.errors import CandidateFailure, UsageError
 from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.view import View
-from autoresearch.core.workspace import Workspace
 
 
 def _read(path: Path) -> str:
@@ -37,7 +36,7 @@ def measure(directory: Path, train: Path | None, seed: int | None, options: Mapp
         UsageError: no workspace, or the file can't be read.
         WorkspaceBusy: a search runs there.
     """
-    workspace = Workspace(start.find_workspace(directory))
+    workspace = folder.open_workspace(directory)
     source = _read(train or workspace.train_path)
     settings, device = start.settings_for(workspace.directory, options, LocalExecutor(), view)
     with workspace.lock():
@@ -53,7 +52,7 @@ def measure(directory: Path, train: Path | None, seed: int | None, options: Mapp
             comparability_key=start.key_of(settings, dataset, device),
             mark=uuid.uuid4().hex,
         )
-        folder = workspace.run_dir("by-hand")
+        place = workspace.run_dir("by-hand")
         try:
             candidate.lint(source, registry.facts(settings.backend).ALLOWED_IMPORTS)
         except CandidateFailure as failure:
@@ -65,9 +64,9 @@ def measure(directory: Path, train: Path | None, seed: int | None, options: Mapp
                 source_hash=request.source_hash,
             )
         view.begin(f"measuring {train or workspace.train_path.name} with seed {request.seed}")
-        log = folder / "logs" / "latest.log"
+        log = place / "logs" / "latest.log"
         log.unlink(missing_ok=True)
-        return LocalExecutor(folder).measure(request, dataset, log, view.event).result
+        return LocalExecutor(place).measure(request, dataset, log, view.event).result
 
 
 def record(
@@ -75,7 +74,7 @@ def record(
 ) -> dict[str, Any]:
     """One experiment of a run with the train.py at hand: linted, committed, measured, judged, journaled.
 
-    Where the run is new, the train.py at hand is its baseline.
+    Where the run is new, the workspace's train.py is its baseline, and `train` is measured after it.
 
     Returns:
         experiment, verdict, reason, val_bpb, commit, and the incumbent after it.
@@ -83,14 +82,16 @@ def record(
     Raises:
         UsageError: no workspace, or a duplicate of an earlier candidate.
     """
-    source = _read(train or start.find_workspace(directory) / "train.py")
+    source = _read(train or folder.open_workspace(directory).train_path)
     proposal = Proposal(source, hypothesis)
     with start.open_run(directory, tag, options, None, view) as run:
         lab = Lab(run, LocalExecutor(run.folder), view)
-        new = lab.history.baseline is None
+        is_baseline = lab.history.baseline is None and train is None
+        if is_baseline:
+            view.note(f"run {run.tag} is new: the train.py at hand is its baseline, whatever -m says")
         try:
             lab.begin()
-            if not new:
+            if not is_baseline:
                 if problem := lab.problem(proposal):
                     raise UsageError(f"not measured: {problem}", "change train.py first")
                 lab.finish(lab.record(proposal, "hand"))

@@ -14,9 +14,10 @@ from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.decide import Decision, Incumbent, decide
 from autoresearch.core.errors import AutoresearchError, CandidateFailure
-from autoresearch.core.executor import LocalExecutor, Request, kill_marked
+from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.history import History, Record
-from autoresearch.core.journal import Journal, export_results
+from autoresearch.core.journal import Event, Journal, export_results
+from autoresearch.core.process import kill_marked
 from autoresearch.core.registry import facts
 from autoresearch.core.task import Settings
 from autoresearch.core.view import View, outcome_of
@@ -61,7 +62,10 @@ class Lab:
         self._view = view
         self._journal = Journal(run.folder / "journal.jsonl")
         self._audit = Journal(run.folder / "audit.jsonl")
-        self.history = History.from_events(self._journal.read(), str(self._journal.path))
+        events = self._journal.read()
+        self.history = History.from_events(events, str(self._journal.path))
+        self._value_key = _key_of_value(events)
+        """Comparability key of the measurements that the incumbent's value rests on."""
 
     def log(self, event: str, **data: Any) -> None:
         """Append to the journal, and take it into the history."""
@@ -69,6 +73,8 @@ class Lab:
 
     def begin(self) -> None:
         """Start the run, or take it up where it was: the baseline is decided and nothing is pending afterwards.
+
+        An incumbent that was measured on another machine is measured again before anything is held against it.
 
         Raises:
             AutoresearchError: the baseline fails, or the machine does.
@@ -87,20 +93,35 @@ class Lab:
             )
         else:
             self.log("resumed", comparability_key=run.key)
-        if self.history.baseline is None:
-            commit = run.workspace.baseline(run.tag)
-            proposal = Proposal(run.workspace.read(commit), "baseline", "baseline")
-            self._log_proposed(0, proposal, proposer="", difference=0, parent=None)
-            self.log("committed", n=0, commit=commit)
-        if (pending := self.history.pending) is not None:
-            if pending.unfinished is not None:
-                kill_marked(pending.unfinished.mark)
-            self.finish(pending.number)
+        for record in self.history.experiments.values():
+            if record.unfinished is not None:
+                kill_marked(record.unfinished.mark)
+        if self.history.incumbent is None:
+            self._baseline()
         incumbent = self.incumbent
-        if not self._scores(incumbent):
+        if self._value_key not in ("", run.key):
             self._anchor(incumbent)
         self._advance(incumbent)
+        if (pending := self.history.pending) is not None:
+            self.finish(pending.number)
         self._export()
+
+    def _baseline(self) -> None:
+        """Take experiment 0 from wherever it is to its verdict."""
+        run, record = self.run, self.history.baseline
+        if record is None or not record.commit:
+            commit = run.workspace.baseline(run.tag)
+            source = run.workspace.read(commit)
+            if record is None:
+                self._log_proposed(0, Proposal(source, "baseline", "baseline"), "", difference=0, parent=None)
+            elif record.source_hash != candidate.source_hash(source):
+                raise AutoresearchError(
+                    f"{run.workspace.train_path} was changed before run {run.tag!r} had its baseline",
+                    "start a new run with --tag NAME",
+                )
+            self.log("committed", n=0, commit=commit)
+        if self.history.experiments[0].verdict is None:
+            self.finish(0)
 
     @property
     def incumbent(self) -> Record:
@@ -120,8 +141,11 @@ class Lab:
 
     def _anchor(self, incumbent: Record) -> None:
         """Measure the incumbent where no score of it is comparable with what this machine will measure."""
-        self._view.note("the machine or its framework changed: the incumbent is measured again")
-        self._measure(incumbent, f"#{incumbent.number} again: the incumbent")
+        self._view.note(
+            f"the machine or its framework changed: experiment {incumbent.number}, the incumbent, is measured again"
+        )
+        if not self._scores(incumbent):
+            self._measure(incumbent, f"#{incumbent.number} again: the incumbent")
         measured = self.history.experiments[incumbent.number]
         scores = self._scores(measured)
         if not scores:
@@ -267,3 +291,14 @@ class Lab:
 
     def _spread(self) -> float:
         return noise.spread_of(self.history, self.run.settings.rules).value
+
+
+def _key_of_value(events: list[Event]) -> str:
+    """Comparability key under which the incumbent got the value it has; "" where there is none yet."""
+    key = found = ""
+    for event in events:
+        if event["event"] in ("run", "resumed"):
+            key = event.get("comparability_key", key)
+        elif event["event"] == "anchored" or event.get("verdict") == "keep":
+            found = key
+    return found

@@ -11,7 +11,7 @@ from datetime import datetime
 from autoresearch.agent.context import context_of
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.proposer import Context, Proposal, Proposer
-from autoresearch.agent.stop import stop_reason, until_time
+from autoresearch.agent.stop import stop_reason
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.view import View
 
@@ -35,8 +35,6 @@ def search(lab: Lab, proposer: Proposer, view: View) -> str:
         KeyboardInterrupt: after the stop was recorded.
     """
     stop, started = lab.run.settings.stop, datetime.now()
-    if stop.until:
-        until_time(stop.until, started)  # a wrong one is an error before anything is trained
     reason = "interrupted"
     try:
         lab.begin()

@@ -1,36 +1,34 @@
-"""From options to a search: the backend, the workspace, the data, the run. Each choice is said with its reason."""
+"""From options to a search: the backend, the data, the run. Each choice is said with its reason."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from difflib import unified_diff
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from autoresearch.agent.context import context_of
+from autoresearch.agent.folder import PROGRAM, create_workspace, find_workspace, workspace_files
 from autoresearch.agent.lab import Run
 from autoresearch.agent.proposer import Proposer
 from autoresearch.core import measure, noise, registry
-from autoresearch.core.constants import constants, set_constants
+from autoresearch.core.constants import constants
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError, did_you_mean
 from autoresearch.core.executor import LocalExecutor
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal
-from autoresearch.core.task import Settings, fitting_preset, load_settings, parse_toml
-from autoresearch.core.view import View
-from autoresearch.core.workspace import Workspace
+from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_settings, read_toml
+from autoresearch.core.view import View, gain_text
+from autoresearch.core.workspace import TRAIN, Workspace
 from autoresearch.prepare.build import cache_root, prepare
+from autoresearch.prepare.sources import resolve_source
 
-SETTINGS = "autoresearch.toml"
-PROGRAM = "program.md"
-LAB = "autoresearch-lab"
 FINAL_REASONS = ("the target of ", "the baseline failed")
 """Starts of the stop reasons after which a run isn't taken up again by default."""
 
@@ -79,72 +77,6 @@ def choose_backend(executor: LocalExecutor, device: str) -> tuple[str, str, str]
     raise BackendUnavailable(f"no backend is usable here; {name}: {error.message}", error.hint)
 
 
-# Workspace
-
-
-def workspace_files(settings: Settings) -> dict[str, str]:
-    """The files of a new workspace."""
-    source = registry.facts(settings.backend).BASELINE.read_text(encoding="utf-8")
-    toml = (
-        "# Settings of this workspace. They override the preset; options of the command line override them.\n"
-        f"preset = {json.dumps(settings.preset)}\n"
-        f"backend = {json.dumps(settings.backend)}\n"
-        f"device = {json.dumps(settings.device)}\n"
-        + (f"source = {json.dumps(settings.source)}\n" if settings.source else "")
-        + '# agent = "optimizer"      # who proposes: optimizer, random, script:DIR\n'
-        "\n# [task]\n"
-        f"# train_seconds = {settings.task.train_seconds:g}    # training time of one experiment\n"
-        "\n# [stop]\n"
-        "# max_experiments = 100\n"
-        "# max_hours = 8\n"
-    )
-    return {
-        "train.py": set_constants(source, settings.hyperparameters),
-        PROGRAM: (files("autoresearch") / PROGRAM).read_text(encoding="utf-8"),
-        SETTINGS: toml,
-        ".gitignore": "__pycache__/\n",
-    }
-
-
-def create_workspace(directory: Path, settings: Settings, own_repository: bool = False) -> Workspace:
-    """Make a workspace with the preset's train.py.
-
-    Raises:
-        UsageError: the folder holds files of these names already.
-    """
-    if _is_original(directory):
-        raise _original(directory)
-    return Workspace.create(directory, workspace_files(settings), own_repository=own_repository)
-
-
-def find_workspace(directory: Path) -> Path:
-    """Where the main job's workspace is, or is to be made: `directory`, or a folder in it that is ours.
-
-    Raises:
-        UsageError: `directory` holds the original autoresearch, or isn't a folder.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is not a folder", "name one: --workspace DIR")
-    if (directory / SETTINGS).is_file():
-        return directory
-    if _is_original(directory):
-        raise _original(directory)
-    entries = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
-    return directory / LAB if entries - {".git", ".gitignore"} else directory
-
-
-def _is_original(directory: Path) -> bool:
-    train = directory / "train.py"
-    return train.is_file() and (directory / "prepare.py").is_file() and not (directory / SETTINGS).is_file()
-
-
-def _original(directory: Path) -> UsageError:
-    return UsageError(
-        f"{directory} holds a train.py of the original autoresearch: a script, not a function train(experiment)",
-        f"make a workspace beside it (autoresearch init {LAB}) and carry your changes over into its train.py",
-    )
-
-
 # The run
 
 
@@ -162,13 +94,15 @@ def settings_for(
         BackendUnavailable: the backend can't run here.
     """
     toml = directory / SETTINGS
-    present = parse_toml(toml.read_text(encoding="utf-8"), SETTINGS) if toml.is_file() else {}
+    present = read_toml(toml) if toml.is_file() else {}
     chosen = {**present, **options}
     backend, device = str(chosen.get("backend", "")), str(chosen.get("device", "auto"))
     reason = ""
     if not backend:
         backend, device, reason = choose_backend(executor, device)
-    registry.facts(backend)  # an unknown name is an error before anything is started
+    # What is misspelt is an error before anything is started.
+    registry.facts(backend)
+    check_agent(str(chosen.get("agent", "auto")))
     preset = str(chosen.get("preset", ""))
     budget = _budget(preset, toml, options)
     info = executor.describe(backend, device, budget)
@@ -176,10 +110,12 @@ def settings_for(
         view.note(reason)
     if not preset:
         preset = fitting_preset(info.platform, info.memory_bytes)
-        view.note(f"preset {preset}: made for {info.platform}")
+        view.note(f"preset {preset}: made for the platform {info.platform}")
         if budget is None:
             # Whether compiling pays depends on the budget, which is known only now.
             info = executor.describe(backend, device, _budget(preset, toml, options))
+    for name, why in info.reasons.items():
+        view.detail(f"{name} {getattr(info, name, '')}: {why}")
     settings = load_settings(preset, toml, {**options, "preset": preset, "backend": backend, "device": device})
     return settings, info
 
@@ -194,7 +130,10 @@ def data_for(settings: Settings, view: View) -> Dataset:
     Raises:
         DataError: the source is missing, damaged or too small.
     """
-    dataset = prepare(settings.task, settings.source, cache_root(), view.stage)
+    corpus = resolve_source(settings.task, settings.source, cache_root())
+    if corpus.notice:
+        view.note(corpus.notice)
+    dataset = prepare(settings.task, corpus.name, cache_root(), view.stage)
     train, val = dataset.splits["train"], dataset.splits["val"]
     view.note(
         f"data: {dataset.source}, {train.tokens / 1e6:.2f} M training tokens, "
@@ -245,6 +184,17 @@ def check_resumable(history: History, settings: Settings, tag: str) -> None:
         )
 
 
+def check_agent(agent: str) -> None:
+    """Whether there is an agent of this name.
+
+    Raises:
+        UsageError: there is none; the hint names the nearest.
+    """
+    kind, _, argument = agent.partition(":")
+    if kind not in ("auto", "optimizer", "random", "script") or bool(argument) != (kind == "script"):
+        raise UsageError(f"no agent {agent!r}", did_you_mean(agent, ["auto", "optimizer", "random", "script:DIR"]))
+
+
 def make_proposer(agent: str) -> tuple[Proposer, str]:
     """A proposer by the name that `--agent` takes, and what to say about the choice.
 
@@ -254,17 +204,13 @@ def make_proposer(agent: str) -> tuple[Proposer, str]:
     from autoresearch.agent.optimizer import Optimizer, RandomSearch
     from autoresearch.agent.scripted import Scripted
 
+    check_agent(agent)
     kind, _, argument = agent.partition(":")
-    makers: dict[str, Callable[[], Proposer]] = {
-        "auto": Optimizer,
-        "optimizer": Optimizer,
-        "random": RandomSearch,
-        "script": lambda: Scripted(Path(argument)),
-    }
-    if kind not in makers or bool(argument) != (kind == "script"):
-        raise UsageError(f"no agent {agent!r}", did_you_mean(agent, ["auto", "optimizer", "random", "script:DIR"]))
-    note = "proposals: optimizer, Optuna's TPE over the constants of train.py" if kind == "auto" else ""
-    return makers[kind](), note
+    if kind == "script":
+        return Scripted(Path(argument)), ""
+    if kind == "random":
+        return RandomSearch(), ""
+    return Optimizer(), "proposals: optimizer, Optuna's TPE over the constants of train.py" if kind == "auto" else ""
 
 
 @contextmanager
@@ -286,18 +232,24 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
     if (place / SETTINGS).is_file():
         workspace = Workspace(place)
     else:
-        workspace = create_workspace(place, settings, own_repository=place != directory)
+        workspace = create_workspace(place, settings, own_repository=place != directory.resolve())
         view.note(f"workspace: {workspace.directory}, a git repository with train.py, {PROGRAM} and {SETTINGS}")
     text = read_program(workspace.directory, program)
     with workspace.lock():
         workspace.exclude()
         chosen = choose_tag(workspace, tag)
         history = history_of(workspace, chosen)
-        if history.run:
-            # The text of a run stays the same, also where the hub can be reached by now.
-            settings = replace(settings, source=history.run.get("source", settings.source))
         check_resumable(history, settings, chosen)
+        view.note(_what(settings, device))
+        if history.run and not settings.source:
+            # The text of a run stays the same, also where the hub can be reached by now.
+            settings = replace(settings, source=history.run["source"])
         dataset = data_for(settings, view)
+        if history.run and history.run["dataset"] != dataset.key:
+            raise UsageError(
+                f"run {chosen!r} was started with other data ({history.run['source']}) than {dataset.source} holds",
+                "start a new run with --tag NAME, or leave --source out to go on with this one",
+            )
         key = key_of(settings, dataset, device)
         view.note(f"run {chosen}: {'resumed' if history.run else 'new'}, comparability key {key}")
         if note := workspace.link_results(chosen):
@@ -305,8 +257,8 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
         yield Run(workspace, chosen, settings, device, dataset, key, text)
 
 
-def dry_run(directory: Path, options: Mapping[str, Any], program: Path | None, view: View) -> None:
-    """Say what a search would do, with its first proposal; nothing is trained or written.
+def dry_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | None, view: View) -> None:
+    """Say what a search would do, with its next proposal; nothing is trained or written.
 
     Raises:
         AutoresearchError: what would end the search before its first experiment.
@@ -315,10 +267,36 @@ def dry_run(directory: Path, options: Mapping[str, Any], program: Path | None, v
     settings, device = settings_for(place, options, LocalExecutor(), view)
     proposer, note = make_proposer(settings.agent)
     text = read_program(place, program)
-    there = (place / SETTINGS).is_file()
-    source = (place / "train.py").read_text(encoding="utf-8") if there else workspace_files(settings)["train.py"]
-    values = {name: constant.value for name, constant in constants(source).items()}
-    baseline = Record(
+    history, chosen = History(), tag
+    if (place / SETTINGS).is_file():
+        workspace = Workspace(place)
+        chosen = choose_tag(workspace, tag)
+        history = history_of(workspace, chosen)
+        check_resumable(history, settings, chosen)
+        best = history.incumbent
+        source = workspace.read(best.commit) if best else workspace.train_path.read_text(encoding="utf-8")
+        view.note(f"run {chosen} in {place}: would be {'resumed' if history.run else 'new'}")
+    else:
+        source = workspace_files(settings)[TRAIN]
+        view.note(f"workspace: {place} (would be made)")
+    view.note(_what(settings, device))
+    if note:
+        view.note(note)
+    proposal = proposer.propose(
+        context_of(history, history.incumbent or _to_be(source), source, settings, device, text)
+    )
+    if proposal is None:
+        view.note("next proposal: none")
+        return
+    view.note(f"next proposal{'' if history.incumbent else ', after the baseline'}: {proposal.hypothesis}")
+    before, after = source.splitlines(), proposal.source.splitlines()
+    for line in unified_diff(before, after, TRAIN, TRAIN, lineterm="", n=1):
+        view.note(f"  {line}")
+
+
+def _to_be(source: str) -> Record:
+    """The baseline as it will be recorded, for a proposal before there is one."""
+    return Record(
         number=0,
         blob="",
         hypothesis="baseline",
@@ -327,40 +305,33 @@ def dry_run(directory: Path, options: Mapping[str, Any], program: Path | None, v
         origin="",
         source_hash="",
         normalized_hash="",
-        constants=values,
+        constants={name: constant.value for name, constant in constants(source).items()},
         diff_lines=0,
         parent=None,
         verdict="keep",
     )
-    proposal = proposer.propose(context_of(History(), baseline, source, settings, device, text))
-    view.note(f"workspace: {place}" + ("" if there else " (would be made)"))
-    view.note(f"backend {settings.backend} on {device.name}, {device.dtype}; preset {settings.preset}")
-    view.note(f"one experiment: {settings.task.train_seconds:g} s of training")
-    if note:
-        view.note(note)
-    if proposal is None:
-        view.note("first proposal: none")
-        return
-    view.note(f"first proposal after the baseline: {proposal.hypothesis}")
-    before, after = source.splitlines(), proposal.source.splitlines()
-    for line in unified_diff(before, after, "train.py", "train.py", lineterm="", n=1):
-        view.note(f"  {line}")
+
+
+def _what(settings: Settings, device: DeviceInfo) -> str:
+    task, title = settings.task, registry.facts(settings.backend).TITLE
+    budget = f"{task.train_steps} steps" if task.train_steps else f"{task.train_seconds:g} s"
+    return f"task {settings.preset}: {budget} of training an experiment; {title} on {device.name}, {device.dtype}"
 
 
 def closing_lines(run: Run, history: History, reason: str) -> list[str]:
     """The last words of a search: why it ended, what it gained, and how to get the best train.py."""
-    baseline, best, counts = history.baseline, history.incumbent, history.counts
+    best, counts = history.incumbent, history.counts
     lines = [f"stopped: {reason}"]
-    if baseline is not None and best is not None and baseline.value is not None and best.value is not None:
-        spread = noise.spread_of(history, run.settings.rules)
+    if best is not None:
         lines.append(
-            f"{counts.experiments} experiments: {counts.kept} kept, {counts.discarded} discarded, "
-            f"{counts.failed} failed; {baseline.value:.4f} → {best.value:.4f} bpb, spread between seeds {spread}"
+            f"experiments: {counts.experiments} ({counts.kept} kept, {counts.discarded} discarded, {counts.failed} "
+            f"failed); {gain_text(history)}, spread between seeds {noise.spread_of(history, run.settings.rules)}"
         )
         where = f"git -C {shlex.quote(str(run.workspace.directory))}"
+        which = f"experiment {best.number}" if best.number else "the baseline"
         lines.append(
-            f"the best train.py is experiment {best.number}, branch autoresearch/{run.tag}; to get it: "
-            f"{where} show autoresearch/{run.tag}:./train.py"
+            f"the best train.py is {which}, branch autoresearch/{run.tag}; to get it: "
+            f"{where} show autoresearch/{run.tag}:./{TRAIN}"
         )
     return lines
 

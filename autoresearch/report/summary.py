@@ -10,10 +10,11 @@ from autoresearch.core import noise
 from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal
-from autoresearch.core.task import Rules
+from autoresearch.core.task import Rules, workspace_folder
+from autoresearch.core.view import gain_text
 from autoresearch.core.workspace import Workspace
 
-LAB = "autoresearch-lab"
+FAILURES_TOLD = 10
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,10 @@ def load(directory: Path, tag: str = "") -> State:
         UsageError: no workspace, no run, or none of that tag.
         DataError: the journal is damaged.
     """
-    lab = directory / LAB
-    workspace = Workspace(lab if not (directory / "train.py").is_file() and lab.is_dir() else directory)
+    place = workspace_folder(directory)
+    if not place.is_dir():
+        raise UsageError(f"no workspace in {directory.resolve()}", "start a search there: autoresearch")
+    workspace = Workspace(place)
     tags = workspace.tags()
     if not tags:
         raise UsageError(f"{workspace.directory} has no run yet", "start one: autoresearch")
@@ -100,12 +103,10 @@ def status_text(state: State) -> str:
         f"{s['discarded']} discarded, {s['failed']} failed"
         + (f", {s['refused']} proposals refused" if s["refused"] else ""),
     ]
-    if s["baseline"]["val_bpb"] is not None and s["best"]:
-        gain = s["baseline"]["val_bpb"] - s["best"]["val_bpb"]
+    if s["best"]:
         lines.append(
-            f"baseline {s['baseline']['val_bpb']:.4f} bpb, best {s['best']['val_bpb']:.4f} (experiment "
-            f"{s['best']['experiment']}, commit {s['best']['commit'][:10]}): gain {gain:.4f}, "
-            f"spread {spread(state.history)}"
+            f"{gain_text(state.history)}, spread between seeds {spread(state.history)}; "
+            f"best: experiment {s['best']['experiment']}, commit {s['best']['commit'][:10]}"
         )
     if s["running"] is not None and not s["stop_reason"]:
         lines.append(f"experiment {s['running']} is under way, or was when the search ended")
@@ -142,24 +143,26 @@ def report_text(state: State) -> str:
     s, rows = document["status"], document["experiments"]
     lines = [status_text(state), ""]
     kept = [row for row in rows if row["verdict"] == "keep" and row["experiment"] > 0]
-    value = {r.number: r.value for r in state.history.experiments.values()}
+    value = {n: r.value for n, r in state.history.experiments.items() if noise.comparable_scores(state.history, r)}
     lines.append("kept changes:" if kept else "kept changes: none")
     for row in kept:
         before, after = value.get(row["parent"]), value.get(row["experiment"])
-        gain = f"{after - before:+.4f}" if before is not None and after is not None else "?"
+        change = f"{after - before:+.4f}" if before is not None and after is not None else "      ?"
         mark = f" (withdrawn: {row['withdrawn']})" if row["withdrawn"] else ""
-        lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f}  {gain}  {row['hypothesis']}{mark}")
+        lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb {change}  {row['hypothesis']}{mark}")
     categories: dict[str, list[int]] = {}
     for row in rows[1:]:
         tried = categories.setdefault(row["category"], [0, 0])
         tried[0] += 1
-        tried[1] += row["verdict"] == "keep"
+        tried[1] += row["verdict"] == "keep" and row["withdrawn"] is None
     if categories:
         told = (f"{name} {kept_of} of {tried}" for name, (tried, kept_of) in sorted(categories.items()))
         lines.append("kept by category: " + ", ".join(told))
-    for row in rows:
-        if row["verdict"] not in (None, "keep", "discard"):
-            lines.append(f"  #{row['experiment']:<3d} {row['verdict']}: {row['hypothesis']}: {row['reason']}")
+    failures = [row for row in rows if row["verdict"] not in (None, "keep", "discard")]
+    if len(failures) > FAILURES_TOLD:
+        lines.append(f"the last {FAILURES_TOLD} of {len(failures)} failures (all of them: autoresearch report --json):")
+    for row in failures[-FAILURES_TOLD:]:
+        lines.append(f"  #{row['experiment']:<3d} {row['verdict']}: {row['hypothesis']}: {row['reason']}")
     if test := _test_gain(state):
         lines.append(test)
     if s["best"] and s["best"]["experiment"]:

@@ -1,0 +1,91 @@
+"""The user's folder: found, or made with the preset's train.py."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from autoresearch.core import registry
+from autoresearch.core.constants import set_constants
+from autoresearch.core.errors import UsageError
+from autoresearch.core.task import LAB, SETTINGS, Settings, workspace_folder
+from autoresearch.core.workspace import TRAIN, Workspace
+
+PROGRAM = "program.md"
+IGNORES = ".gitignore"
+
+
+def workspace_files(settings: Settings) -> dict[str, str]:
+    """The files of a new workspace."""
+    source = registry.facts(settings.backend).BASELINE.read_text(encoding="utf-8")
+    toml = (
+        "# Settings of this workspace. They override the preset; options of the command line override them.\n"
+        f"preset = {json.dumps(settings.preset)}\n"
+        f"backend = {json.dumps(settings.backend)}\n"
+        f"device = {json.dumps(settings.device)}\n"
+        + (f"source = {json.dumps(settings.source)}\n" if settings.source else "")
+        + '# agent = "optimizer"      # who proposes: optimizer, random, script:DIR\n'
+        "\n# [task]\n"
+        f"# train_seconds = {settings.task.train_seconds:g}    # training time of one experiment\n"
+        "\n# [stop]\n"
+        "# max_experiments = 100\n"
+        "# max_hours = 8\n"
+    )
+    return {
+        TRAIN: set_constants(source, settings.hyperparameters),
+        PROGRAM: (files("autoresearch") / PROGRAM).read_text(encoding="utf-8"),
+        SETTINGS: toml,
+        IGNORES: "__pycache__/\n",
+    }
+
+
+def create_workspace(directory: Path, settings: Settings, own_repository: bool = False) -> Workspace:
+    """Make a workspace with the preset's train.py. A .gitignore that is there stays as it is.
+
+    Raises:
+        UsageError: the folder holds files of the other names already.
+    """
+    if _is_original(directory):
+        raise _original(directory)
+    made = workspace_files(settings)
+    if (directory / IGNORES).exists():
+        del made[IGNORES]
+    return Workspace.create(directory, made, own_repository=own_repository)
+
+
+def find_workspace(directory: Path) -> Path:
+    """Where the main job's workspace is, or is to be made: `directory`, or a folder in it that is ours.
+
+    Raises:
+        UsageError: `directory` holds the original autoresearch.
+    """
+    directory = directory.resolve()
+    if _is_original(directory):
+        raise _original(directory)
+    entries = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
+    return workspace_folder(directory) if entries - {".git", IGNORES} else directory
+
+
+def open_workspace(directory: Path) -> Workspace:
+    """The workspace that a folder is or holds.
+
+    Raises:
+        UsageError: there is none; it holds the original autoresearch.
+    """
+    place = find_workspace(directory)
+    if not (place / SETTINGS).is_file():
+        raise UsageError(f"no workspace in {directory.resolve()}", f"make one: autoresearch init {LAB}")
+    return Workspace(place)
+
+
+def _is_original(directory: Path) -> bool:
+    train = directory / TRAIN
+    return train.is_file() and (directory / "prepare.py").is_file() and not (directory / SETTINGS).is_file()
+
+
+def _original(directory: Path) -> UsageError:
+    return UsageError(
+        f"{directory} holds a train.py of the original autoresearch: a script, not a function train(experiment)",
+        f"make a workspace beside it (autoresearch init {LAB}) and carry your changes over into its train.py",
+    )

@@ -1,0 +1,121 @@
+"""A search whose machine is a function: real journal, real git, invented scores."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from autoresearch.agent.lab import Lab, Run
+from autoresearch.agent.proposer import Context, Proposal
+from autoresearch.core.contract import DeviceInfo, Result
+from autoresearch.core.dataset import Dataset
+from autoresearch.core.executor import Measurement
+from autoresearch.core.task import Rules, Settings, Stop, Task
+from autoresearch.core.workspace import Workspace
+
+DEVICE = DeviceInfo("null", "null", "a processor", 1, "numpy 1.0", "float32", "none", False, None, 2**30)
+
+
+def source_of(rate: float) -> str:
+    """A train.py that the lint accepts."""
+    return f"RATE = {rate}\n\n\ndef train(experiment):\n    return RATE\n"
+
+
+@dataclass
+class Machine:
+    """Stands in for the executor: the score of a source is what `score` says of its rate."""
+
+    score: Callable[[float], float] = lambda rate: rate
+    status: str = "ok"
+    measured: list[tuple[str, int]] = field(default_factory=list)
+    """(comparability key, seed) of each measurement."""
+
+    def measure(self, request, dataset, log, on_event) -> Measurement:
+        self.measured.append((request.comparability_key, request.seed))
+        found = re.search(r"RATE = (\S+)", request.source)
+        assert found is not None
+        score = self.score(float(found[1])) if self.status == "ok" else None
+        result = Result(
+            status=self.status,
+            reason="" if self.status == "ok" else "as planned",
+            val_bpb=score,
+            seed=request.seed,
+            comparability_key=request.comparability_key,
+            source_hash=request.source_hash,
+        )
+        return Measurement(result, {} if score is None else {"test_bpb": score})
+
+
+class Listener:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.outcomes: list = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def detail(self, text: str) -> None: ...
+    def stage(self, name: str, share: float) -> None: ...
+    def begin(self, title: str) -> None: ...
+    def event(self, message) -> None: ...
+    def close(self) -> None: ...
+
+    def decided(self, outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class Listed:
+    """Proposes rates from a list, as candidates of these names."""
+
+    name = "listed"
+
+    def __init__(self, **rates: float | Proposal) -> None:
+        self._rates = rates
+        self.contexts: list[Context] = []
+
+    def propose(self, context: Context) -> Proposal | None:
+        self.contexts.append(context)
+        for name, rate in self._rates.items():
+            if name not in context.origins:
+                return rate if isinstance(rate, Proposal) else Proposal(source_of(rate), name, origin=name)
+        return None
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Workspace:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    return Workspace.create(tmp_path / "lab", {"train.py": source_of(2.0), "autoresearch.toml": ""})
+
+
+@pytest.fixture
+def lab_of(place: Workspace) -> Callable[..., Lab]:
+    """Open the run: `lab_of(machine, key="a", spread=0.01, stop={…})`, again and again."""
+
+    def build(machine: Machine, key: str = "a", view: Listener | None = None, **more) -> Lab:
+        rules = Rules(spread=more.pop("spread", 0.01))
+        settings = Settings("tinystories/smoke", Task(), rules=rules, stop=Stop(**more), backend="null")
+        dataset = Dataset(Path(), "data", "stories", 512, 64, 0, {})
+        run = Run(place, "tag", settings, DEVICE, dataset, key, program="")
+        return Lab(run, machine, view or Listener())
+
+    return build
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def listed() -> type[Listed]:
+    return Listed

@@ -1,0 +1,168 @@
+"""From options to a run: which backend, which folder, which tag, and what may be resumed."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from autoresearch.agent import folder, start
+from autoresearch.core import registry
+from autoresearch.core.contract import DeviceInfo
+from autoresearch.core.dataset import Dataset
+from autoresearch.core.errors import BackendUnavailable, UsageError
+from autoresearch.core.history import History
+from autoresearch.core.journal import Journal
+from autoresearch.core.task import Settings, Stop, Task
+
+CPU = DeviceInfo("cuda", "cpu", "a processor", 1, "torch 2", "float32", "sdpa", False, None, 2**34)
+
+
+class Probe:
+    """Stands in for the executor: the devices that backends find, by (backend, asked for)."""
+
+    def __init__(self, **found: tuple[str, ...]) -> None:
+        self._found = found
+
+    def describe(self, backend: str, device: str, budget_seconds: float | None = None) -> DeviceInfo:
+        if device not in self._found.get(backend, ()):
+            raise BackendUnavailable(f"{backend} finds no {device}", f"install {backend}")
+        return replace(CPU, backend=backend, platform="cpu" if device == "cpu" else "cuda")
+
+
+def test_the_best_backend_here(listener):
+    assert start.choose_backend(Probe(cuda=("auto", "cpu")), "auto")[:2] == ("cuda", "auto")
+    name, device, reason = start.choose_backend(Probe(cuda=("cpu",), null=("auto", "cpu")), "auto")
+    assert (name, device) == ("cuda", "cpu"), "null is never chosen"
+    assert "no backend has an accelerator here" in reason
+    with pytest.raises(BackendUnavailable, match="no backend is usable here; cuda: cuda finds no auto") as caught:
+        start.choose_backend(Probe(null=("auto",)), "auto")
+    assert caught.value.hint == "install cuda"
+
+
+def test_settings_say_what_they_choose(tmp_path, listener):
+    settings, device = start.settings_for(tmp_path, {}, Probe(cuda=("cpu",)), listener)
+    assert (settings.backend, settings.device, settings.preset) == ("cuda", "cpu", "tinystories/cpu")
+    assert device.platform == "cpu"
+    assert len(listener.notes) == 2
+    listener.notes.clear()
+    given = {"backend": "cuda", "device": "cpu", "preset": "tinystories/smoke", "task": {"train_seconds": 7.0}}
+    settings, _ = start.settings_for(tmp_path, given, Probe(cuda=("cpu",)), listener)
+    assert (settings.preset, settings.task.train_seconds) == ("tinystories/smoke", 7.0)
+    assert listener.notes == []
+
+
+def test_a_workspace_overrides_the_preset_and_options_the_workspace(tmp_path, listener):
+    (tmp_path / "autoresearch.toml").write_text(
+        'preset = "tinystories/smoke"\nbackend = "null"\n[task]\ntrain_seconds = 3\neval_rows = 8\n'
+    )
+    probe = Probe(null=("auto",))
+    settings, _ = start.settings_for(tmp_path, {"task": {"train_seconds": 5.0}}, probe, listener)
+    assert (settings.task.train_seconds, settings.task.eval_rows, settings.task.seq_len) == (5.0, 8, 64)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], "."),
+        ([".git/"], "."),
+        ([".git/", ".gitignore"], "."),
+        (["notes.md"], "autoresearch-lab"),
+        (["train.py"], "autoresearch-lab"),
+        (["train.py", "autoresearch.toml", "prepare.py"], "."),
+    ],
+)
+def test_where_the_workspace_is(entries, expected, tmp_path):
+    for entry in entries:
+        (tmp_path / entry).mkdir() if entry.endswith("/") else (tmp_path / entry).touch()
+    assert folder.find_workspace(tmp_path) == (tmp_path / expected).resolve()
+
+
+def test_a_new_workspace(tmp_path):
+    settings = Settings("tinystories/smoke", backend="null", source="stories", hyperparameters={"LEARNING_RATE": 0.5})
+    made = folder.create_workspace(tmp_path / "lab", settings)
+    assert {path.name for path in made.directory.iterdir()} == {
+        ".git",
+        ".gitignore",
+        "autoresearch.toml",
+        "program.md",
+        "train.py",
+    }
+    assert "\nLEARNING_RATE = 0.5  # search" in made.train_path.read_text()
+    expected = registry.facts("null").BASELINE.read_text().replace("LEARNING_RATE = 0.3", "LEARNING_RATE = 0.5")
+    assert made.train_path.read_text() == expected, "only the preset's values differ from the backend's train.py"
+    loaded = start.load_settings("", made.directory / "autoresearch.toml")
+    assert (loaded.preset, loaded.backend, loaded.source) == ("tinystories/smoke", "null", "stories")
+
+
+def run_event(settings: Settings, **more) -> dict:
+    return {"event": "run", "settings": json.loads(json.dumps(asdict(settings))), **more}
+
+
+SETTINGS = Settings("tinystories/smoke", backend="null")
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        (SETTINGS, None),
+        (replace(SETTINGS, agent="random", seed=7, stop=Stop(max_experiments=5)), None),
+        (replace(SETTINGS, device="cpu"), None),
+        (replace(SETTINGS, task=Task(train_seconds=7)), r"\[task\] train_seconds"),
+        (replace(SETTINGS, preset="tinystories/cpu"), "preset"),
+        (replace(SETTINGS, backend="cuda"), "backend"),
+    ],
+)
+def test_what_may_be_resumed(now, named):
+    history = History.from_events([run_event(SETTINGS)])
+    if named is None:
+        return start.check_resumable(history, now, "nov30")
+    with pytest.raises(UsageError, match=f"run 'nov30' was started with another {named}") as caught:
+        start.check_resumable(history, now, "nov30")
+    assert "--tag" in caught.value.hint
+    return start.check_resumable(History(), now, "nov30")
+
+
+@pytest.mark.parametrize(
+    ("reason", "resumed"),
+    [
+        ("", True),
+        ("interrupted", True),
+        ("experiments done: 3 (--max-experiments)", True),
+        ("no proposals are left (script)", True),
+        ("the target of 1.0 bpb is reached (--target)", False),
+        ("the baseline failed: crash: boom", False),
+    ],
+)
+def test_the_latest_unfinished_run_goes_on(reason, resumed, place):
+    journal = Journal(place.run_dir("mine") / "journal.jsonl")
+    journal.append("run", settings={})
+    if reason:
+        journal.append("stopped", reason=reason)
+    chosen = start.choose_tag(place, "")
+    assert (chosen == "mine") is resumed
+    assert start.choose_tag(place, "other") == "other"
+
+
+def test_a_comparability_key_holds_task_machine_and_measurement():
+    def key(settings: Settings = SETTINGS, device: DeviceInfo = CPU, data: str = "data") -> str:
+        return start.key_of(settings, Dataset(Path(), data, "", 512, 64, 0, {}), device)
+
+    others = {
+        key(replace(SETTINGS, task=Task(train_seconds=7))),
+        key(data="other data"),
+        key(device=replace(CPU, framework="torch 3")),
+        key(device=replace(CPU, name="another processor")),
+        key(device=replace(CPU, count=2)),
+        key(device=replace(CPU, dtype="bfloat16")),
+    }
+    assert len(others) == 6
+    assert key() not in others
+    assert key() == key(replace(SETTINGS, agent="random", seed=3))
+
+
+@pytest.mark.parametrize("agent", ["auto", "optimizer", "random"])
+def test_agents(agent):
+    proposer, note = start.make_proposer(agent)
+    assert proposer.name == ("random" if agent == "random" else "optimizer")
+    assert bool(note) == (agent == "auto"), "a choice is said with its reason"
