@@ -16,7 +16,7 @@ from autoresearch.core.decide import Decision, Incumbent, decide
 from autoresearch.core.errors import AutoresearchError, CandidateFailure
 from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.history import History, Record
-from autoresearch.core.journal import Event, Journal, export_results
+from autoresearch.core.journal import Journal, export_results
 from autoresearch.core.process import kill_marked
 from autoresearch.core.registry import facts
 from autoresearch.core.task import Settings
@@ -62,10 +62,7 @@ class Lab:
         self._view = view
         self._journal = Journal(run.folder / "journal.jsonl")
         self._audit = Journal(run.folder / "audit.jsonl")
-        events = self._journal.read()
-        self.history = History.from_events(events, str(self._journal.path))
-        self._value_key = _key_of_value(events)
-        """Comparability key of the measurements that the incumbent's value rests on."""
+        self.history = History.from_events(self._journal.read(), str(self._journal.path))
 
     def log(self, event: str, **data: Any) -> None:
         """Append to the journal, and take it into the history."""
@@ -99,7 +96,7 @@ class Lab:
         if self.history.incumbent is None:
             self._baseline()
         incumbent = self.incumbent
-        if self._value_key not in ("", run.key):
+        if incumbent.value_key != run.key:
             self._anchor(incumbent)
         self._advance(incumbent)
         if (pending := self.history.pending) is not None:
@@ -291,14 +288,3 @@ class Lab:
 
     def _spread(self) -> float:
         return noise.spread_of(self.history, self.run.settings.rules).value
-
-
-def _key_of_value(events: list[Event]) -> str:
-    """Comparability key under which the incumbent got the value it has; "" where there is none yet."""
-    key = found = ""
-    for event in events:
-        if event["event"] in ("run", "resumed"):
-            key = event.get("comparability_key", key)
-        elif event["event"] == "anchored" or event.get("verdict") == "keep":
-            found = key
-    return found

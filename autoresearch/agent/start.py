@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from difflib import unified_diff
@@ -114,10 +115,23 @@ def settings_for(
         if budget is None:
             # Whether compiling pays depends on the budget, which is known only now.
             info = executor.describe(backend, device, _budget(preset, toml, options))
+    if info.fetch and fetched(info.fetch, view):
+        info = executor.describe(backend, device, _budget(preset, toml, options))
     for name, why in info.reasons.items():
         view.detail(f"{name} {getattr(info, name, '')}: {why}")
     settings = load_settings(preset, toml, {**options, "preset": preset, "backend": backend, "device": device})
     return settings, info
+
+
+def fetched(command: Sequence[str], view: View) -> bool:
+    """Run a backend's command that fetches what it loads offline later; whether that went well is said."""
+    view.note(f"fetching for this device: {shlex.join(command)}")
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
+    last = [line for line in (done.stderr if done.returncode else done.stdout).splitlines() if line.strip()][-1:]
+    view.note(f"  {'could not be fetched, going on without it' if done.returncode else 'fetched'}: {''.join(last)}")
+    return done.returncode == 0
 
 
 def _budget(preset: str, toml: Path, options: Mapping[str, Any]) -> float | None:

@@ -46,8 +46,8 @@ _CARRIED_MODULES = _words(
 )
 # Ways to files and to native code that a framework offers; the audit hook doesn't see those in C.
 _FILE_FUNCTIONS = _words(
-    "cpp_extension fromfile genfromtxt hub load load_inline load_library loadtxt memmap open_memmap package save savetxt "
-    "savez savez_compressed tofile"
+    "cpp_extension fromfile genfromtxt hub load load_inline load_library loadtxt memmap open_memmap package save "
+    "savetxt savez savez_compressed tofile"
 )
 _CARRIED = _CARRIED_MODULES | _FILE_FUNCTIONS
 _FORBIDDEN_PATHS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})

@@ -93,6 +93,8 @@ class Record:
     """What a kept experiment is worth when the next is judged against it; the score where nothing else is said."""
     value_n: int = 0
     """Fresh measurements behind `value`."""
+    value_key: str = ""
+    """Comparability key of the measurements behind `value`."""
     withdrawn: str | None = None
     """Why a keep was taken back."""
 
@@ -296,6 +298,7 @@ class History:
             val_bpb=val_bpb,
             value=event.get("value", val_bpb),
             value_n=event.get("value_n", len(record.results)),
+            value_key=self.comparability_key,
             unfinished=None,
         )
 
@@ -303,7 +306,8 @@ class History:
         record = self._record(event)
         if not record.kept:
             raise ValueError(f"experiment {record.number}, which is not kept")
-        self._update(record, value=event["value"], value_n=event["value_n"])
+        key = self.comparability_key
+        self._update(record, value=event["value"], value_n=event["value_n"], value_key=key)
 
     def _withdrawn(self, event: Mapping[str, Any]) -> None:
         record = self._record(event)

@@ -9,6 +9,7 @@ from autoresearch.core import registry
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.executor import LocalExecutor
+from autoresearch.core.task import fitting_preset, load_preset
 
 
 def examine(device: str) -> dict[str, Any]:
@@ -18,16 +19,23 @@ def examine(device: str) -> dict[str, Any]:
         device: "auto", or a platform such as "cpu".
 
     Returns:
-        By backend: `usable`, and `device` (the fields of DeviceInfo) or `problem` and `hint`.
+        By backend: `usable`, and `preset` and `device` (the fields of DeviceInfo) or `problem` and `hint`.
     """
-    executor = LocalExecutor()
     found: dict[str, Any] = {}
     for name in registry.names():
         try:
-            found[name] = {"usable": True, "device": asdict(executor.describe(name, device))}
+            info, preset = _describe(LocalExecutor(), name, device)
+            found[name] = {"usable": True, "preset": preset, "device": asdict(info)}
         except AutoresearchError as error:
             found[name] = {"usable": False, "problem": error.message, "hint": error.hint}
     return {"asked": device, "backends": found}
+
+
+def _describe(executor: LocalExecutor, name: str, device: str) -> tuple[DeviceInfo, str]:
+    """What a search would choose here: with the preset that fits, since its budget decides whether compiling pays."""
+    info = executor.describe(name, device)
+    preset = fitting_preset(info.platform, info.memory_bytes)
+    return executor.describe(name, device, load_preset(preset).task.train_seconds), preset
 
 
 def text(found: dict[str, Any]) -> str:
@@ -50,5 +58,6 @@ def text(found: dict[str, Any]) -> str:
         }
         for field, value in choices.items():
             lines.append(f"  {field.replace('_', ' '):<10s} {value}: {device.reasons.get(field, 'no reason given')}")
+        lines.append(f"  preset     {entry['preset']}")
         lines.append(f"  memory     {device.memory_bytes / 1e9:.1f} GB")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """From options to a run: which backend, which folder, which tag, and what may be resumed."""
 
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -166,3 +167,12 @@ def test_agents(agent):
     proposer, note = start.make_proposer(agent)
     assert proposer.name == ("random" if agent == "random" else "optimizer")
     assert bool(note) == (agent == "auto"), "a choice is said with its reason"
+
+
+@pytest.mark.parametrize(
+    ("code", "went_well", "said"),
+    [("print('kernel on disk')", True, "fetched: kernel on disk"), ("raise SystemExit('no hub')", False, "no hub")],
+)
+def test_what_a_device_wants_is_fetched_and_said(code, went_well, said, listener):
+    assert start.fetched((sys.executable, "-c", code), listener) is went_well
+    assert listener.notes[-1].endswith(said)

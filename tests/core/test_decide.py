@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from autoresearch.core.decide import Incumbent, decide, shrink
 from autoresearch.core.noise import estimate, fresh_seed
 from autoresearch.core.task import Rules
