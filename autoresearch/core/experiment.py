@@ -216,7 +216,7 @@ class ExperimentRun:
         if over := self._clock.overshoot():
             raise self._failed(
                 "invalid",
-                f"training took {self._clock.elapsed:.1f} s, {over:.1f} s beyond the budget and its tolerance",
+                f"training took {self._clock.elapsed:.3g} s, {over:.2g} s beyond the budget and its tolerance",
             )
 
     def curve(self) -> tuple[tuple[float, float], ...]:

@@ -26,7 +26,7 @@ def describe(device: str = "auto", budget_seconds: float | None = None) -> Devic
     return DeviceInfo(
         backend="null",
         platform="null",
-        name=platform.processor() or platform.machine(),
+        name=f"{platform.processor() or platform.machine()}, 1 thread",
         count=1,
         framework=f"numpy {np.__version__}",
         dtype="float32",
