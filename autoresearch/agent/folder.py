@@ -34,10 +34,17 @@ def workspace_files(settings: Settings) -> dict[str, str]:
     )
     return {
         TRAIN: set_constants(source, settings.hyperparameters),
-        PROGRAM: (files("autoresearch") / PROGRAM).read_text(encoding="utf-8"),
+        PROGRAM: _program(settings.backend),
         SETTINGS: toml,
         IGNORES: "__pycache__/\n",
     }
+
+
+def _program(backend: str) -> str:
+    """What every search is told, and after it what is costly on the backend's hardware, where that is known."""
+    text = (files("autoresearch") / PROGRAM).read_text(encoding="utf-8")
+    own = registry.facts(backend).BASELINE.with_name(PROGRAM)
+    return f"{text}\n{own.read_text(encoding='utf-8')}" if own.is_file() else text
 
 
 def create_workspace(directory: Path, settings: Settings, own_repository: bool = False) -> Workspace:

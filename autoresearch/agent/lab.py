@@ -275,6 +275,8 @@ class Lab:
         if measured.audit:
             self._audit.append("audit", n=record.number, k=k, seed=request.seed, **measured.audit)
         self.log("measured", n=record.number, k=k, result=measured.result.to_json())
+        if measured.result.suspect:
+            self._view.note(f"  #{record.number}: suspect: {measured.result.suspect}")
 
     def _advance(self, record: Record) -> None:
         if note := self.run.workspace.advance(self.run.tag, record.commit):

@@ -12,6 +12,7 @@ from autoresearch.agent.context import context_of
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.proposer import Context, Proposal, Proposer
 from autoresearch.agent.stop import stop_reason
+from autoresearch.core.awake import kept_awake
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.view import View
 
@@ -34,16 +35,10 @@ def search(lab: Lab, proposer: Proposer, view: View) -> str:
         AutoresearchError: the baseline fails, or the machine does.
         KeyboardInterrupt: after the stop was recorded.
     """
-    stop, started = lab.run.settings.stop, datetime.now()
-    reason = "interrupted"
+    reason = "a defect of autoresearch"
     try:
-        lab.begin()
-        while not (reason := stop_reason(stop, lab.history, started, datetime.now())):
-            proposal = _propose(lab, proposer, view)
-            if proposal is None:
-                reason = f"no proposals are left ({proposer.name})"
-                break
-            lab.finish(lab.record(proposal, proposer.name))
+        with kept_awake():
+            reason = _until_stop(lab, proposer, view)
     except AutoresearchError as error:
         reason = error.message
         raise
@@ -51,7 +46,18 @@ def search(lab: Lab, proposer: Proposer, view: View) -> str:
         reason = "interrupted"
         raise
     finally:
-        lab.log("stopped", reason=reason or "a defect of autoresearch")
+        lab.log("stopped", reason=reason)
+    return reason
+
+
+def _until_stop(lab: Lab, proposer: Proposer, view: View) -> str:
+    stop, started = lab.run.settings.stop, datetime.now()
+    lab.begin()
+    while not (reason := stop_reason(stop, lab.history, started, datetime.now())):
+        proposal = _propose(lab, proposer, view)
+        if proposal is None:
+            return f"no proposals are left ({proposer.name})"
+        lab.finish(lab.record(proposal, proposer.name))
     return reason
 
 

@@ -173,6 +173,8 @@ class Result:
 
     status: Status
     reason: str = ""
+    suspect: str = ""
+    """Why the machine, not the candidate, may have changed the score; "" where nothing was seen."""
     val_bpb: float | None = None
     """Bits per UTF-8 byte over the validation rows; None unless status is "ok"."""
     val_bytes: int = 0

@@ -22,6 +22,7 @@ from time import monotonic as _now
 from typing import Any
 
 from autoresearch.core import errors, registry
+from autoresearch.core.awake import slept_seconds
 from autoresearch.core.clock import TOLERANCE
 from autoresearch.core.contract import DeviceInfo, Result
 from autoresearch.core.dataset import Dataset
@@ -36,6 +37,8 @@ GRACE_SECONDS = 10.0
 LATENCY_SECONDS = 0.5
 """Of a message, on a busy machine."""
 DESCRIBE_SECONDS = 300.0
+SLEEP_SECONDS = 1.0
+"""More of it within a measurement makes the score suspect."""
 _POLL_SECONDS = 0.1
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -187,6 +190,7 @@ class _Attempt:
         self._max_rows = max_rows
         self._memory_limit = int(request.limits.memory_fraction * memory_bytes())
         self._begin = _now()
+        self._slept = slept_seconds()
         self._clock: list[float] = []
         """Stamps of the start and the end of the clock, as the parent saw them."""
         self._next_check = 0.0
@@ -291,11 +295,12 @@ class _Attempt:
     def _measurement(self, message: dict[str, Any]) -> Measurement:
         if message["event"] == "error":
             raise _error(message)
-        end = _now()
+        end, slept = _now(), slept_seconds() - self._slept
         start, stop = ([*self._clock, end, end])[:2]
         request = self._request
         common = {
             "total_seconds": end - self._begin,
+            "suspect": f"the machine slept for {slept:.0f} s" if slept > SLEEP_SECONDS else "",
             "setup_seconds": start - self._begin,
             "seed": request.seed,
             "comparability_key": request.comparability_key,

@@ -176,3 +176,12 @@ def test_agents(agent):
 def test_what_a_device_wants_is_fetched_and_said(code, went_well, said, listener):
     assert start.fetched((sys.executable, "-c", code), listener) is went_well
     assert listener.notes[-1].endswith(said)
+
+
+def test_program_md_tells_what_is_costly_on_the_hardware():
+    text = folder.workspace_files(Settings("tinystories/cpu", backend="cuda"))[folder.PROGRAM]
+    assert text.startswith("# The search")
+    assert "## This hardware: PyTorch" in text
+    assert (
+        "## This hardware" not in folder.workspace_files(Settings("tinystories/smoke", backend="null"))[folder.PROGRAM]
+    )
