@@ -36,7 +36,11 @@ def test_a_command_that_can_t_be_held_stops_nothing(command):
 
 @pytest.mark.parametrize(
     ("platform", "tools", "first"),
-    [("darwin", {"caffeinate"}, "caffeinate"), ("linux", {"systemd-inhibit"}, "systemd-inhibit"), ("linux", set(), None)],
+    [
+        ("darwin", {"caffeinate"}, "caffeinate"),
+        ("linux", {"systemd-inhibit"}, "systemd-inhibit"),
+        ("linux", set(), None),
+    ],
 )
 def test_the_inhibitor_of_each_system(platform, tools, first, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
