@@ -207,9 +207,12 @@ def run(
             if note:
                 view.note(note)
             lab = Lab(opened, LocalExecutor(opened.folder), view)
-            reason = search(lab, proposer, view)
-            for line in start.closing_lines(opened, lab.history, reason):
-                view.note(line)
+            try:
+                reason = search(lab, proposer, view)
+            except KeyboardInterrupt:
+                start.say_closing(opened, lab.history, view)
+                raise
+            start.say_closing(opened, lab.history, view)
             return CostCapReached.exit_code if reason.endswith("(--max-cost)") else 0
     finally:
         view.close()
@@ -230,6 +233,7 @@ def init(directory: Path, workspace: Path, verbose: bool, debug: bool, **given: 
 
     view = _view(verbose)
     try:
+        directory = workspace / directory
         settings, _ = start.settings_for(directory, _options(**given), LocalExecutor(), view)
         made = folder.create_workspace(directory, settings)
         view.note(f"workspace: {made.directory}; search in it: autoresearch --workspace {shlex.quote(str(directory))}")
@@ -304,7 +308,7 @@ def experiment(
             outcome = by_hand.record(workspace, train, tag, message, options, view)
             if as_json:
                 _document(outcome)
-            return 0
+            return 0 if outcome["verdict"] in ("keep", "discard") else 1
         result = by_hand.measure(workspace, train, seed, options, view)
         if as_json:
             _document(result.to_json())

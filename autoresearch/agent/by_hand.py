@@ -77,7 +77,7 @@ def record(
     Where the run is new, the workspace's train.py is its baseline, and `train` is measured after it.
 
     Returns:
-        experiment, verdict, reason, val_bpb, commit, and the incumbent after it.
+        The fields of the last Result, then experiment, verdict, reason, val_bpb, commit, and the incumbent after it.
 
     Raises:
         UsageError: no workspace, or a duplicate of an earlier candidate.
@@ -89,16 +89,20 @@ def record(
         is_baseline = lab.history.baseline is None and train is None
         if is_baseline:
             view.note(f"run {run.tag} is new: the train.py at hand is its baseline, whatever -m says")
+        if not is_baseline and (problem := lab.problem(proposal)):
+            raise UsageError(f"not measured: {problem}", "change train.py first")
+        if pending := lab.history.pending:
+            view.note(f"experiment {pending.number} was interrupted and is finished first: {pending.hypothesis}")
         try:
             lab.begin()
             if not is_baseline:
-                if problem := lab.problem(proposal):
-                    raise UsageError(f"not measured: {problem}", "change train.py first")
                 lab.finish(lab.record(proposal, "hand"))
         finally:
             lab.log("stopped", reason="one experiment by hand")
         made, best = list(lab.history.experiments.values())[-1], lab.incumbent
+        last = made.results[-1] if made.results else Result(status="invalid", source_hash=made.source_hash)
         return {
+            **last.to_json(),
             "experiment": made.number,
             "verdict": made.verdict,
             "reason": made.reason,

@@ -9,7 +9,7 @@ from pathlib import Path
 from autoresearch.core import registry
 from autoresearch.core.constants import set_constants
 from autoresearch.core.errors import UsageError
-from autoresearch.core.task import LAB, SETTINGS, Settings, workspace_folder
+from autoresearch.core.task import LAB, SETTINGS, Settings, load_preset, workspace_folder
 from autoresearch.core.workspace import TRAIN, Workspace
 
 PROGRAM = "program.md"
@@ -26,8 +26,7 @@ def workspace_files(settings: Settings) -> dict[str, str]:
         f"device = {json.dumps(settings.device)}\n"
         + (f"source = {json.dumps(settings.source)}\n" if settings.source else "")
         + '# agent = "optimizer"      # who proposes: optimizer, random, script:DIR\n'
-        "\n# [task]\n"
-        f"# train_seconds = {settings.task.train_seconds:g}    # training time of one experiment\n"
+        f"\n{_budget(settings)}"
         "\n# [stop]\n"
         "# max_experiments = 100\n"
         "# max_hours = 8\n"
@@ -40,6 +39,13 @@ def workspace_files(settings: Settings) -> dict[str, str]:
     }
 
 
+def _budget(settings: Settings) -> str:
+    """The table of the budget: in force where it isn't the preset's."""
+    own = load_preset(settings.preset).task.train_seconds != settings.task.train_seconds
+    mark = "" if own else "# "
+    return f"{mark}[task]\n{mark}train_seconds = {settings.task.train_seconds!r}    # of one experiment\n"
+
+
 def _program(backend: str) -> str:
     """What every search is told, and after it what is costly on the backend's hardware, where that is known."""
     text = (files("autoresearch") / PROGRAM).read_text(encoding="utf-8")
@@ -47,8 +53,10 @@ def _program(backend: str) -> str:
     return f"{text}\n{own.read_text(encoding='utf-8')}" if own.is_file() else text
 
 
-def create_workspace(directory: Path, settings: Settings, own_repository: bool = False) -> Workspace:
-    """Make a workspace with the preset's train.py. A .gitignore that is there stays as it is.
+def create_workspace(directory: Path, settings: Settings) -> Workspace:
+    """Make a workspace with the preset's train.py, a repository of its own also inside another one's work tree.
+
+    A .gitignore that is there stays as it is.
 
     Raises:
         UsageError: the folder holds files of the other names already.
@@ -58,7 +66,7 @@ def create_workspace(directory: Path, settings: Settings, own_repository: bool =
     made = workspace_files(settings)
     if (directory / IGNORES).exists():
         del made[IGNORES]
-    return Workspace.create(directory, made, own_repository=own_repository)
+    return Workspace.create(directory, made, own_repository=True)
 
 
 def find_workspace(directory: Path) -> Path:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from autoresearch.core.executor import LocalExecutor
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal
 from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_settings, read_toml
-from autoresearch.core.view import View, gain_text
+from autoresearch.core.view import View, gain_text, show_command
 from autoresearch.core.workspace import TRAIN, Workspace
 from autoresearch.prepare.build import cache_root, prepare
 from autoresearch.prepare.sources import resolve_source
@@ -64,6 +63,8 @@ def choose_backend(executor: LocalExecutor, device: str) -> tuple[str, str, str]
     for asked in dict.fromkeys((device, "cpu")):
         for name, found in probe(executor, asked).items():
             if isinstance(found, DeviceInfo):
+                if asked == "auto" and found.platform == "cpu":
+                    continue  # not an accelerator: the backends that run on a processor are ranked in the next round
                 title = registry.facts(name).TITLE
                 why = (
                     "the first backend with a device here" if asked == "auto" else "no backend has an accelerator here"
@@ -97,7 +98,9 @@ def settings_for(
     toml = directory / SETTINGS
     present = read_toml(toml) if toml.is_file() else {}
     chosen = {**present, **options}
-    backend, device = str(chosen.get("backend", "")), str(chosen.get("device", "auto"))
+    # A backend that is asked for by name means its accelerator, whatever device was chosen before.
+    named = "backend" in options and "device" not in options
+    backend, device = str(chosen.get("backend", "")), "auto" if named else str(chosen.get("device", "auto"))
     reason = ""
     if not backend:
         backend, device, reason = choose_backend(executor, device)
@@ -179,23 +182,28 @@ def choose_tag(workspace: Workspace, tag: str) -> str:
     return workspace.new_tag()
 
 
-def check_resumable(history: History, settings: Settings, tag: str) -> None:
-    """Whether a run that exists may go on under these settings.
+def resumed(history: History, options: Mapping[str, Any], tag: str) -> dict[str, Any]:
+    """The options to go on with a run that exists: its own task, backend and seed, under what was given now.
 
     Raises:
-        UsageError: task, preset or backend are others than the run's.
+        UsageError: an option asks for another task, backend or seed than the run's.
     """
     if not history.run:
-        return
+        return dict(options)
     was = history.settings
-    now = json.loads(json.dumps(asdict(settings)))
-    changed = [name for name in ("backend", "preset") if was.get(name) != now[name]]
-    changed += [f"[task] {name}" for name, value in now["task"].items() if was.get("task", {}).get(name) != value]
+    fixed = {name: was[name] for name in ("backend", "device", "preset", "seed")}
+    changed = [f"--{name}" for name in ("backend", "preset", "seed") if options.get(name, was[name]) != was[name]]
+    given = options.get("task", {})
+    changed += ["--budget" for name, value in given.items() if was["task"].get(name) != value]
     if changed:
         raise UsageError(
             f"run {tag!r} was started with another {', '.join(changed)}: its scores would not be comparable",
             "start a new run with --tag NAME, or leave the option out to go on with this one",
         )
+    if "backend" in options:
+        del fixed["device"]  # see `settings_for`
+    source = {} if options.get("source") else {"source": history.run["source"]}
+    return {**fixed, **options, "task": was["task"], **source}
 
 
 def check_agent(agent: str) -> None:
@@ -242,22 +250,20 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
         AutoresearchError: see the errors of each part.
     """
     place = find_workspace(directory)
-    settings, device = settings_for(place, options, LocalExecutor(), view)
+    history, chosen = _existing(place, tag)
+    settings, device = settings_for(place, resumed(history, options, chosen), LocalExecutor(), view)
     if (place / SETTINGS).is_file():
         workspace = Workspace(place)
     else:
-        workspace = create_workspace(place, settings, own_repository=place != directory.resolve())
+        workspace = create_workspace(place, settings)
         view.note(f"workspace: {workspace.directory}, a git repository with train.py, {PROGRAM} and {SETTINGS}")
     text = read_program(workspace.directory, program)
     with workspace.lock():
         workspace.exclude()
-        chosen = choose_tag(workspace, tag)
-        history = history_of(workspace, chosen)
-        check_resumable(history, settings, chosen)
+        chosen = chosen or choose_tag(workspace, tag)
         view.note(_what(settings, device))
-        if history.run and not settings.source:
-            # The text of a run stays the same, also where the hub can be reached by now.
-            settings = replace(settings, source=history.run["source"])
+        if busy := _busy():
+            view.note(busy)
         dataset = data_for(settings, view)
         if history.run and history.run["dataset"] != dataset.key:
             raise UsageError(
@@ -271,6 +277,26 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
         yield Run(workspace, chosen, settings, device, dataset, key, text)
 
 
+def _existing(place: Path, tag: str) -> tuple[History, str]:
+    """The run that would be taken up, and its tag; an empty history and "" where there is no workspace yet."""
+    if not (place / SETTINGS).is_file():
+        return History(), tag
+    workspace = Workspace(place)
+    chosen = choose_tag(workspace, tag)
+    return history_of(workspace, chosen), chosen
+
+
+def _busy() -> str:
+    """A warning where other programs use the processor: a budget in seconds then buys fewer steps."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 0.5 * cores:
+        return ""
+    return (
+        f"other programs keep this machine busy (load {load:.1f} on {cores} cores): scores come out worse than on an "
+        "idle machine, and noisier; leave it alone while a search runs"
+    )
+
+
 def dry_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | None, view: View) -> None:
     """Say what a search would do, with its next proposal; nothing is trained or written.
 
@@ -278,16 +304,12 @@ def dry_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path
         AutoresearchError: what would end the search before its first experiment.
     """
     place = find_workspace(directory)
-    settings, device = settings_for(place, options, LocalExecutor(), view)
+    history, chosen = _existing(place, tag)
+    settings, device = settings_for(place, resumed(history, options, chosen), LocalExecutor(), view)
     proposer, note = make_proposer(settings.agent)
     text = read_program(place, program)
-    history, chosen = History(), tag
     if (place / SETTINGS).is_file():
-        workspace = Workspace(place)
-        chosen = choose_tag(workspace, tag)
-        history = history_of(workspace, chosen)
-        check_resumable(history, settings, chosen)
-        best = history.incumbent
+        workspace, best = Workspace(place), history.incumbent
         source = workspace.read(best.commit) if best else workspace.train_path.read_text(encoding="utf-8")
         view.note(f"run {chosen} in {place}: would be {'resumed' if history.run else 'new'}")
     else:
@@ -332,22 +354,20 @@ def _what(settings: Settings, device: DeviceInfo) -> str:
     return f"task {settings.preset}: {budget} of training an experiment; {title} on {device.name}, {device.dtype}"
 
 
-def closing_lines(run: Run, history: History, reason: str) -> list[str]:
+def say_closing(run: Run, history: History, view: View) -> None:
     """The last words of a search: why it ended, what it gained, and how to get the best train.py."""
     best, counts = history.incumbent, history.counts
-    lines = [f"stopped: {reason}"]
+    view.note(f"stopped: {history.stop_reason}")
     if best is not None:
-        lines.append(
+        view.note(
             f"experiments: {counts.experiments} ({counts.kept} kept, {counts.discarded} discarded, {counts.failed} "
             f"failed); {gain_text(history)}, spread between seeds {noise.spread_of(history, run.settings.rules)}"
         )
-        where = f"git -C {shlex.quote(str(run.workspace.directory))}"
         which = f"experiment {best.number}" if best.number else "the baseline"
-        lines.append(
+        view.note(
             f"the best train.py is {which}, branch autoresearch/{run.tag}; to get it: "
-            f"{where} show autoresearch/{run.tag}:./{TRAIN}"
+            f"{show_command(run.workspace.directory, run.tag)}"
         )
-    return lines
 
 
 def read_program(directory: Path, program: Path | None) -> str:

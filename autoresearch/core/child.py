@@ -55,7 +55,7 @@ def _backend(name: str) -> Backend:
         return registry.load(name)
     except ImportError as error:
         hint = registry.facts(name).INSTALL_HINT
-        raise BackendUnavailable(f"backend {name!r}: {error}", hint) from error
+        raise BackendUnavailable(f"the framework of backend {name!r} is not installed: {error}", hint) from error
 
 
 def _load(path: Path) -> ModuleType:

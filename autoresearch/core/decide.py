@@ -64,14 +64,14 @@ def decide(incumbent: Incumbent, scores: Sequence[float], code_size: int, spread
         raise ValueError(f"a verdict needs finite scores, received {list(scores)}")
     first = scores[0]
     z = (incumbent.value - first) / (spread * math.sqrt(1.0 + 1.0 / incumbent.n))
-    gain = f"{incumbent.value - first:+.4f} bpb gained, z {z:.1f}"
+    gain = f"{first - incumbent.value:+.4f} bpb, z {z:.1f}"
     if z >= rules.keep_z:
         return Decision("keep", f"clear: {gain}", z, shrink(incumbent.value, first, z), 1)
     if z >= rules.retest_z:
         if len(scores) == 1:
             return Decision("retest", f"unclear: {gain}", z)
         again = scores[1]
-        told = f"the retest gained {incumbent.value - again:+.4f} bpb"
+        told = f"{again - incumbent.value:+.4f} bpb the second time"
         if again < incumbent.value:
             return Decision("keep", f"retested: {told}", z, again, 1)
         return Decision("discard", f"retested: {told}", z)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from autoresearch.core import noise
@@ -49,6 +51,11 @@ def gain_text(history: History) -> str:
     if best.number and not noise.comparable_scores(history, baseline):
         return f"best {best.value:.4f} bpb; the baseline was measured on another machine, so there is no gain to tell"
     return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {baseline.value - best.value:.4f}"
+
+
+def show_command(workspace: Path, tag: str) -> str:
+    """What prints the best train.py of a run, from any directory."""
+    return f"git -C {shlex.quote(str(workspace))} show autoresearch/{tag}:./train.py"
 
 
 class View(Protocol):

@@ -11,7 +11,7 @@ from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal
 from autoresearch.core.task import Rules, workspace_folder
-from autoresearch.core.view import gain_text
+from autoresearch.core.view import gain_text, show_command
 from autoresearch.core.workspace import Workspace
 
 FAILURES_TOLD = 10
@@ -81,7 +81,7 @@ def status(state: State) -> dict[str, Any]:
         "baseline": _measured(state, baseline),
         "best": None if best is None else {**_measured(state, best), "commit": best.commit, "experiment": best.number},
         "incumbent_commit": best.commit if best else None,
-        "running": history.pending.number if history.pending else None,
+        "running": history.pending.number if history.pending and not history.stop_reason else None,
         "cost_usd": round(history.cost_usd, 6),
         "stop_reason": history.stop_reason or None,
     }
@@ -166,7 +166,7 @@ def report_text(state: State) -> str:
     if test := _test_gain(state):
         lines.append(test)
     if s["best"] and s["best"]["experiment"]:
-        lines += ["", f"the best train.py: git show autoresearch/{s['tag']}:./train.py"]
+        lines += ["", f"the best train.py: {show_command(state.workspace, state.tag)}"]
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ CPU = DeviceInfo("cuda", "cpu", "a processor", 1, "torch 2", "float32", "sdpa", 
 
 
 class Probe:
-    """Stands in for the executor: the devices that backends find, by (backend, asked for)."""
+    """Stands in for the executor: what backends can be asked for; where "auto" finds no accelerator, "auto: cpu"."""
 
     def __init__(self, **found: tuple[str, ...]) -> None:
         self._found = found
@@ -36,6 +36,10 @@ def test_the_best_backend_here(listener):
     name, device, reason = start.choose_backend(Probe(cuda=("cpu",), null=("auto", "cpu")), "auto")
     assert (name, device) == ("cuda", "cpu"), "null is never chosen"
     assert "no backend has an accelerator here" in reason
+    falls_back = ("auto: cpu", "cpu")
+    assert start.choose_backend(Probe(cuda=("cpu",), mlx=falls_back), "auto")[:2] == ("cuda", "cpu"), "by rank"
+    assert start.choose_backend(Probe(mlx=falls_back), "auto")[:2] == ("mlx", "cpu")
+    assert start.choose_backend(Probe(cuda=("cpu",), mlx=("auto",)), "auto")[:2] == ("mlx", "auto")
     with pytest.raises(BackendUnavailable, match="no backend is usable here; cuda: cuda finds no auto") as caught:
         start.choose_backend(Probe(null=("auto",)), "auto")
     assert caught.value.hint == "install cuda"
@@ -104,24 +108,41 @@ SETTINGS = Settings("tinystories/smoke", backend="null")
 
 
 @pytest.mark.parametrize(
-    ("now", "named"),
+    ("options", "named"),
     [
-        (SETTINGS, None),
-        (replace(SETTINGS, agent="random", seed=7, stop=Stop(max_experiments=5)), None),
-        (replace(SETTINGS, device="cpu"), None),
-        (replace(SETTINGS, task=Task(train_seconds=7)), r"\[task\] train_seconds"),
-        (replace(SETTINGS, preset="tinystories/cpu"), "preset"),
-        (replace(SETTINGS, backend="cuda"), "backend"),
+        ({}, None),
+        ({"agent": "random", "stop": {"max_experiments": 5}}, None),
+        ({"device": "cpu"}, None),
+        ({"preset": "tinystories/smoke", "backend": "null", "task": {"train_seconds": 0.5}}, None),
+        ({"task": {"train_seconds": 7.0}}, "--budget"),
+        ({"preset": "tinystories/cpu"}, "--preset"),
+        ({"backend": "cuda"}, "--backend"),
+        ({"seed": 7}, "--seed"),
     ],
 )
-def test_what_may_be_resumed(now, named):
-    history = History.from_events([run_event(SETTINGS)])
-    if named is None:
-        return start.check_resumable(history, now, "nov30")
-    with pytest.raises(UsageError, match=f"run 'nov30' was started with another {named}") as caught:
-        start.check_resumable(history, now, "nov30")
-    assert "--tag" in caught.value.hint
-    return start.check_resumable(History(), now, "nov30")
+def test_what_may_be_resumed(options, named):
+    own = replace(SETTINGS, task=replace(SETTINGS.task, train_seconds=0.5))
+    history = History.from_events([run_event(own, source="stories")])
+    if named is not None:
+        with pytest.raises(UsageError, match=f"run 'nov30' was started with another {named}") as caught:
+            start.resumed(history, options, "nov30")
+        assert "--tag" in caught.value.hint
+        return
+    goes_on = start.resumed(history, options, "nov30")
+    assert goes_on["task"]["train_seconds"] == 0.5, "the run's own budget, though no option says so"
+    assert (goes_on["preset"], goes_on["source"]) == ("tinystories/smoke", "stories")
+    assert goes_on.get("agent") == options.get("agent")
+
+
+def test_a_new_run_takes_the_options_as_they_are():
+    options = {"backend": "cuda", "task": {"train_seconds": 7.0}}
+    assert start.resumed(History(), options, "nov30") == options
+
+
+def test_a_backend_that_is_named_means_its_accelerator_again(place):
+    history = History.from_events([run_event(replace(SETTINGS, device="cpu"), source="stories")])
+    assert start.resumed(history, {}, "nov30")["device"] == "cpu"
+    assert "device" not in start.resumed(history, {"backend": "null"}, "nov30")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TITLE = "CUDA PyTorch"
-INSTALL_HINT = "pip install 'autoresearch[cuda]'"
+INSTALL_HINT = "pip install 'autoresearch[cuda]', or 'autoresearch[cpu]' on a machine without a GPU"
 RANK: int | None = 10
 BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"numpy", "torch"})
