@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -38,6 +39,7 @@ class _Group(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         debug = "--debug" in sys.argv
+        _open_standard_streams()
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.exit(code if isinstance(code, int) else 0)
@@ -58,6 +60,15 @@ class _Group(click.Group):
         except Exception as error:
             _complain(f"{type(error).__name__}: {error}", "run it again with --debug for the traceback", debug)
             sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """A stream that was closed before the start would lend its number to the next file."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _complain(message: str, hint: str, debug: bool) -> None:

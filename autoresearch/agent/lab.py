@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from autoresearch.core.errors import AutoresearchError, CandidateFailure
 from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal, export_results
-from autoresearch.core.process import kill_marked
+from autoresearch.core.process import kill_marked, one_line
 from autoresearch.core.registry import facts
 from autoresearch.core.task import Settings
 from autoresearch.core.view import View, outcome_of
@@ -174,13 +175,14 @@ class Lab:
     ) -> None:
         try:
             values = {name: constant.value for name, constant in constants(proposal.source).items()}
-        except (SyntaxError, ValueError, AutoresearchError):
-            values = {}  # the lint will say what is wrong with it
+            json.dumps(values, allow_nan=False)  # an infinite or an immense number can't be told
+        except (SyntaxError, ValueError, RecursionError, AutoresearchError):
+            values = {}  # what is wrong with it, the lint or the measurement will say
         self.log(
             "proposed",
             n=number,
             blob=self.run.workspace.write_blob(proposal.source),
-            hypothesis=proposal.hypothesis,
+            hypothesis=one_line(proposal.hypothesis),
             category=proposal.category,
             proposer=proposer,
             origin=proposal.origin,

@@ -366,7 +366,7 @@ def say_closing(run: Run, history: History, view: View) -> None:
         which = f"experiment {best.number}" if best.number else "the baseline"
         view.note(
             f"the best train.py is {which}, branch autoresearch/{run.tag}; to get it: "
-            f"{show_command(run.workspace.directory, run.tag)}"
+            f"{show_command(run.workspace.directory, best.commit)}"
         )
 
 

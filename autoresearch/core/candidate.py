@@ -55,7 +55,7 @@ _SEEDING_METHODS = frozenset({"manual_seed", "manual_seed_all"})
 _SEEDING_FUNCTIONS = re.compile(
     r".*\.(seed|default_rng|PRNGKey|RandomState|SeedSequence|MT19937|PCG64|PCG64DXSM|Philox|SFC64)|jax\.random\.key"
 )
-_SEED_PARAMETERS = frozenset({"seed", "key", "rng"})
+_SEED_PARAMETERS = frozenset({"seed", "rng", "key"})  # assumed to derive from experiment.seed inside a function
 # `torch.backends.cudnn.benchmark = True` sets a flag that the framework offers; it patches nothing.
 _FLAG_MODULES = frozenset({"backends", "config"})
 
@@ -124,7 +124,10 @@ class _Module:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for name in node.names:
                     self.aliases[name.asname or name.name] = f"{node.module}.{name.name}"
-        self.defined = {node.name for node in self.nodes if isinstance(node, _DEFINITIONS)}
+        self.bound = {node.name for node in self.nodes if isinstance(node, _DEFINITIONS)}
+        """Names that the file defines, assigns or takes as parameters, e.g. `input`."""
+        self.bound |= {node.arg for node in self.nodes if isinstance(node, ast.arg)}
+        self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
     def path(self, node: ast.expr) -> str:
         """The dotted path of an attribute chain that starts at an import, e.g. "torch.nn.Module"; "" for others."""
@@ -186,7 +189,7 @@ def _name_problems(module: _Module) -> Iterator[_Problem]:
     """Names and attributes that lead around the import list."""
     for node in module.nodes:
         if isinstance(node, ast.Name):
-            shadowed = node.id in module.aliases or node.id in module.defined
+            shadowed = node.id in module.aliases or node.id in module.bound
             if node.id in _FORBIDDEN_BUILTINS and isinstance(node.ctx, ast.Load) and not shadowed:
                 yield node.lineno, f"use of the builtin {node.id}"
             elif _is_forbidden_attribute(node.id):
@@ -220,7 +223,7 @@ def _seed_problems(module: _Module) -> Iterator[_Problem]:
             seeds = [keyword.value for keyword in node.keywords if keyword.arg == "seed"]
             if isinstance(node.func, ast.Name) and node.func.id in functions:
                 parameters = functions[node.func.id].args.args
-                seeds += [value for p, value in zip(parameters, node.args, strict=False) if p.arg in _SEED_PARAMETERS]
+                seeds += [value for p, value in zip(parameters, node.args, strict=False) if p.arg == "seed"]
             if not seeds:
                 continue
         if not any(derives(seed) for seed in seeds):
@@ -230,10 +233,10 @@ def _seed_problems(module: _Module) -> Iterator[_Problem]:
 def _derivation(module: _Module, functions: Mapping[str, ast.FunctionDef]) -> Callable[[ast.expr], bool]:
     """Whether an expression holds `experiment.seed`, followed by name through the assignments of the whole file.
 
-    A parameter called seed, key or rng counts as derived: what callers hand to it is checked at the call.
+    So does the `seed` of any parameter, e.g. `exp.seed` in a helper. A parameter called seed, key or rng counts as
+    derived: what callers hand to a seed is checked at the call.
     """
-    train = functions.get("train")
-    experiments = {"experiment", *(argument.arg for argument in (train.args.args[:1] if train else ()))}
+    experiments = {"experiment", *(a.arg for function in functions.values() for a in function.args.args)}
     names = {a.arg for function in functions.values() for a in function.args.args if a.arg in _SEED_PARAMETERS}
     attributes: set[str] = set()
 

@@ -33,6 +33,7 @@ from autoresearch.core.guard import Guard
 from autoresearch.core.task import Task
 
 PARENT_GONE = 70
+_KEPT: list[Trained] = []
 GATES = ("guard", "clock", *measure.GATES)
 
 
@@ -116,11 +117,18 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
         _, arrays = inbox.get()
         start = _now()
         evaluator = measure.Evaluator(
-            backend, device, trained, dataset.vocab_size, arrays["token_bytes"], task.eval_rows
+            backend,
+            device,
+            trained,
+            dataset.vocab_size,
+            arrays["token_bytes"],
+            task.eval_rows,
+            run.clock.elapsed / run.tokens,
         )
         # A seed that the candidate can't know, so that no leak steers clear of the probes.
         val, test = evaluator.measure(arrays["val"], arrays["test"], secrets.randbits(64))
-        eval_seconds = _now() - start
+        # The candidate's code can still run, e.g. in a method of its model, so the guard stays armed for good.
+        result = _result(backend, device, run, trained, val, test, _now() - start)
         guard.check()
     except BaseException as error:
         guard.disarm()
@@ -134,7 +142,21 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
         raise CandidateFailure(
             "crash", f"{type(error).__name__}: {error}".splitlines()[0][:300] + _where(error, path)
         ) from error
-    guard.disarm()
+    # Nor may it run when its model is thrown away, before the result is sent.
+    _KEPT.append(trained)
+    return result
+
+
+def _result(
+    backend: Backend,
+    device: DeviceInfo,
+    run: ExperimentRun,
+    trained: Trained,
+    val: measure.Score,
+    test: measure.Score | None,
+    eval_seconds: float,
+) -> dict[str, Any]:
+    """What the child knows of a measurement that went well."""
     seconds = run.clock.elapsed
     rate = run.tokens / seconds
     flops = run.facts.get("flops_per_token")

@@ -155,7 +155,7 @@ def _assignments(source: str) -> Iterator[tuple[str, Constant, ast.expr]]:
             continue
         try:
             value = _evaluate(node)
-        except (ValueError, ArithmeticError):
+        except (ValueError, ArithmeticError, RecursionError):
             continue
         comment = comments.get(statement.end_lineno or statement.lineno)
         annotation = _ANNOTATION.search(comment.string) if comment else None

@@ -67,6 +67,8 @@ class Evaluator:
         vocab_size: V; logits of another width are invalid.
         token_bytes: (V,) int, raw bytes of each token, 0 for special tokens.
         eval_rows: rows of the static shape; lowered where the logits (rows, T, V) in float32 would pass 1 GiB.
+        token_seconds: what a token took in training. Scoring one takes less, so that slow calls don't excuse a slower
+            first one; None where it is not known.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Evaluator:
         vocab_size: int,
         token_bytes: NDArray[np.int32],
         eval_rows: int,
+        token_seconds: float | None = None,
     ) -> None:
         self._backend = backend
         self._device = device
@@ -84,6 +87,7 @@ class Evaluator:
         self._vocab = vocab_size
         self._token_bytes = token_bytes
         self._eval_rows = eval_rows
+        self._token_seconds = token_seconds
         self._tolerance = _TOLERANCE[device.dtype]
         self._seconds: list[float] = []
         self._first_seconds: dict[str, float] = {}
@@ -178,7 +182,7 @@ class Evaluator:
             raise CandidateFailure("invalid", f"no memory: the same rows scored twice differ by {moved:.2g} nats")
         self._check_causality(inputs, targets, nats, real, rng)
         self._check_spot(nats, self._logits(inputs), targets)
-        self._check_first_calls()
+        self._check_first_calls(inputs.size)
         return val_score, test_score
 
     def _check_spot(self, nats: NDArray[np.float32], logits: NDArray[np.float32], targets: NDArray[np.int32]) -> None:
@@ -228,10 +232,13 @@ class Evaluator:
         if (drift := abs(float(np.mean(edges)))) > _DRIFT * self._tolerance:
             raise CandidateFailure("invalid", f"causality: later tokens change earlier scores by {drift:.2g} nats")
 
-    def _check_first_calls(self) -> None:
-        """Work put off until the evaluation shows as the time of its first calls."""
+    def _check_first_calls(self, tokens: int) -> None:
+        """Work put off until the evaluation shows as the time of its first calls, of `tokens` each."""
+        usual = median(self._seconds)
+        if self._token_seconds is not None:
+            usual = min(usual, self._token_seconds * tokens)
         for what, first in self._first_seconds.items():
-            allowed = 10 * median(self._seconds) + (COMPILE_SECONDS if self._device.compile else 2.0)
+            allowed = 10 * usual + (COMPILE_SECONDS if self._device.compile else 2.0)
             if first > allowed:
                 raise CandidateFailure(
                     "invalid",

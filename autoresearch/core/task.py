@@ -93,6 +93,11 @@ class Limits:
     memory_fraction: float = 0.75
     """Share of the machine's memory that the process tree may hold."""
 
+    def __post_init__(self) -> None:
+        for name in ("setup_seconds", "eval_seconds", "memory_fraction"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"[limits] {name} must be positive, received {getattr(self, name)!r}")
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -104,6 +109,16 @@ class Rules:
     """Weight of that prior, in measurements."""
     keep_z: float = 2.5
     retest_z: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1e-9 <= self.spread <= 1e3:
+            raise UsageError(f"[rules] spread must be 1e-9 to 1000 bits per byte, received {self.spread!r}")
+        if self.spread_dof <= 0:
+            raise UsageError(f"[rules] spread_dof must be positive, received {self.spread_dof!r}")
+        if not 0 <= self.retest_z <= self.keep_z:
+            raise UsageError(
+                f"[rules] 0 <= retest_z <= keep_z must hold, received {self.retest_z!r} and {self.keep_z!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ def gain_text(history: History) -> str:
     return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {baseline.value - best.value:.4f}"
 
 
-def show_command(workspace: Path, tag: str) -> str:
-    """What prints the best train.py of a run, from any directory."""
-    return f"git -C {shlex.quote(str(workspace))} show autoresearch/{tag}:./train.py"
+def show_command(workspace: Path, commit: str) -> str:
+    """What prints the train.py of a commit, from any directory."""
+    return f"git -C {shlex.quote(str(workspace))} show {commit[:12]}:./train.py"
 
 
 class View(Protocol):

@@ -42,6 +42,11 @@ def content_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+def _not_empty(documents: Documents) -> Documents:
+    """The documents that have text: an empty one would fill a held-out split by itself."""
+    return lambda: (text for text in documents() if text.strip())
+
+
 def split_by_content(
     documents: Documents,
     held_out_bytes: int,
@@ -59,6 +64,7 @@ def split_by_content(
     Raises:
         DataError: fewer than three distinct documents.
     """
+    documents = _not_empty(documents)
     hashes, sizes = array("Q"), array("q")
     total = 0
     for text in documents():
@@ -69,7 +75,7 @@ def split_by_content(
         sizes.append(data)
         total += data
     # np.unique sorts: this is the order of the hashes, as good as a random one and the same on every machine.
-    distinct, first = np.unique(np.asarray(hashes, dtype=np.uint64), return_index=True)
+    distinct, which = np.unique(np.asarray(hashes, dtype=np.uint64), return_inverse=True)
     counted = np.array([usable(size) for size in sizes], dtype=np.int64)
     if len(distinct) < 3:
         raise DataError(
@@ -77,7 +83,8 @@ def split_by_content(
             "give more text, or separate its documents: blank lines or <|endoftext|> in .txt, one line each in .jsonl",
         )
     target = min(held_out_bytes, int(counted.sum() * MAX_HELD_OUT_SHARE))
-    counted = counted[first]
+    # With every copy of it, so that a text full of duplicates doesn't fill the held-out splits.
+    counted = np.bincount(which, weights=counted, minlength=len(distinct)).astype(np.int64)
     val = _deal(distinct, counted, target, spare=2)
     rest = ~np.isin(distinct, np.fromiter(val, dtype=np.uint64))
     test = _deal(distinct[rest], counted[rest], target, spare=1)

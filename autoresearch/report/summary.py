@@ -166,7 +166,7 @@ def report_text(state: State) -> str:
     if test := _test_gain(state):
         lines.append(test)
     if s["best"] and s["best"]["experiment"]:
-        lines += ["", f"the best train.py: {show_command(state.workspace, state.tag)}"]
+        lines += ["", f"the best train.py: {show_command(state.workspace, s['best']['commit'])}"]
     return "\n".join(lines)
 
 

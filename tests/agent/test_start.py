@@ -14,7 +14,7 @@ from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
-from autoresearch.core.task import Settings, Stop, Task
+from autoresearch.core.task import Settings, Task
 
 CPU = DeviceInfo("cuda", "cpu", "a processor", 1, "torch 2", "float32", "sdpa", False, None, 2**34)
 

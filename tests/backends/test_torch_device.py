@@ -254,3 +254,42 @@ def test_facts():
     assert cuda_torch.INSTALL_HINT.startswith("pip install ")
     assert "torch" in cuda_torch.ALLOWED_IMPORTS
     assert cuda_torch.environment("cpu").keys().isdisjoint(cuda_torch.environment("auto"))
+
+
+class Spy(torch.Tensor):
+    """Sees the targets where the loss is computed by torch functions of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_tensor_subclass_is_no_logits():
+    trained = Trained(lambda params, tokens: torch.zeros(*tokens.shape, 5).as_subclass(Spy), None)
+    with pytest.raises(CandidateFailure, match=r"plain torch\.Tensor"):
+        device.nats(trained, torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
+
+
+class Watching(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_that_is_left_on_is_refused():
+    mode = Watching()
+    trained = Trained(lambda params, tokens: (mode.__enter__(), torch.zeros(*tokens.shape, 5))[1], None)
+    try:
+        with pytest.raises(CandidateFailure, match="mode left on"):
+            device.nats(trained, torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
+    finally:
+        mode.__exit__(None, None, None)
+
+
+def test_a_model_that_the_candidate_compiled_is_scored_eagerly():
+    def compiler(graph, inputs):
+        raise AssertionError("compiled")
+
+    compiled = torch.compile(lambda tokens: torch.zeros(*tokens.shape, 5), backend=compiler)
+    trained = Trained(lambda params, tokens: compiled(tokens), None)
+    scored = device.nats(trained, torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
+    assert np.allclose(scored, np.log(5))

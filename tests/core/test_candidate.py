@@ -246,3 +246,15 @@ def test_ways_to_files_and_native_code_are_refused(line):
 
 def test_an_own_method_of_such_a_name_is_fine():
     lint("def train(experiment):\n    experiment.load()\n", frozenset())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def forward(input):\n    return input + 1",
+        "def attend(query, key, value):\n    return query\n\n\nattend(1, 2, 3)",
+        "def setup(exp):\n    torch.manual_seed(exp.seed)",
+    ],
+)
+def test_idioms_of_honest_code_pass(code):
+    lint(f"import torch\n\n\n{code}\n\n\ndef train(experiment):\n    return 1\n", frozenset({"torch"}))

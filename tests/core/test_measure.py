@@ -362,5 +362,5 @@ def test_work_put_off_until_the_evaluation_is_invalid(monkeypatch, seconds, comp
 def test_without_the_check_of_first_calls_it_passes(monkeypatch):
     logits, now = work_later(1000.0)
     monkeypatch.setattr(measure, "_now", now)
-    monkeypatch.setattr(Evaluator, "_check_first_calls", lambda self: None)
+    monkeypatch.setattr(Evaluator, "_check_first_calls", lambda self, tokens: None)
     assert run(logits) == run()

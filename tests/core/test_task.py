@@ -123,3 +123,20 @@ def test_the_preset_that_fits_the_machine():
     assert fitting_preset("cuda", 2**40) == largest[1]
     with pytest.raises(UsageError, match="no preset for the platform 'abacus'"):
         fitting_preset("abacus", 2**40)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"rules": {"spread": 0.0}},
+        {"rules": {"spread": 1e300}},
+        {"rules": {"spread_dof": 0.0}},
+        {"rules": {"keep_z": -10.0}},
+        {"limits": {"eval_seconds": 0.0}},
+        {"limits": {"memory_fraction": -1.0}},
+    ],
+)
+def test_thresholds_and_limits_that_can_t_be_meant_are_refused(table):
+    name = next(iter(table))
+    with pytest.raises(UsageError, match=rf"\[{name}\]"):
+        overlay(Settings("tinystories/cpu"), table, "autoresearch.toml")

@@ -104,7 +104,7 @@ def test_a_giant_step_overruns_the_budget(lab, candidate):
     lab.fails(
         candidate(top="from time import monotonic as clock", step=step),
         "invalid",
-        r"^training took 1\.\d s, \d\.\d s beyond the budget and its tolerance$",
+        r"^training took 1\.\d+ s, \d\.\d+ s beyond the budget and its tolerance$",
         train_seconds=0.5,
     )
 
@@ -219,3 +219,33 @@ def test_the_compile_cache_is_kept_for_the_run_and_its_folders_are_named(tmp_pat
     assert lab.result(candidate(top=show)).status == "ok"
     assert lab.log.read_text().split() == [str(tmp_path / "run/compile/inductor"), str(tmp_path / "run/compile")]
     assert (tmp_path / "run/compile").is_dir()
+
+
+def test_the_guard_watches_what_a_model_does_after_its_last_score(lab, candidate):
+    """Counting parameters runs the candidate's code."""
+    model = candidate(
+        top="""
+            class Model(dict):
+                def values(self):
+                    open("/etc/hostname")
+                    return super().values()
+        """,
+        end="""
+            return Trained(logits, Model(table=np.log(counts / counts.sum(-1, keepdims=True)).astype(np.float32)))
+        """,
+    )
+    lab.fails(model, "invalid", "guard: reading .*hostname")
+
+
+def test_a_model_that_is_thrown_away_runs_nothing_before_the_result_is_sent(lab, candidate):
+    model = candidate(
+        top="""
+            class Model(dict):
+                def __del__(self):
+                    open("/etc/hostname")
+        """,
+        end="""
+            return Trained(logits, Model(table=np.log(counts / counts.sum(-1, keepdims=True)).astype(np.float32)))
+        """,
+    )
+    assert lab.result(model).status == "ok"

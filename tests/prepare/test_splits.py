@@ -108,3 +108,17 @@ def test_a_pinned_shard_is_cut_by_document_and_its_duplicates_leave_train():
 def test_a_pinned_shard_of_one_document_is_refused():
     with pytest.raises(DataError, match="1 distinct documents"):
         split_by_shard(lambda: iter(["a"]), lambda: iter(["b", "b"]))
+
+
+def test_copies_count_where_the_held_out_splits_are_filled():
+    texts = [f"document {i} of a hundred, of some length" for i in range(100)] * 6
+    splits = split_by_content(lambda: iter(texts), 10**9)
+    dealt = [split for split, _ in splits.documents(frozenset())]
+    assert dealt.count("train") > 0.7 * len(texts)
+
+
+def test_empty_documents_are_left_out():
+    texts = ["", "one document", "  \n", "another document", "a third document"]
+    dealt = {text: split for split, text in split_by_content(lambda: iter(texts), 10).documents(frozenset())}
+    assert sorted(dealt.values()) == ["test", "train", "val"]
+    assert "" not in dealt

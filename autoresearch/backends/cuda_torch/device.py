@@ -24,6 +24,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack as _function_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 from autoresearch.backends.cuda_torch.attention import Attend, largest_error, provider
 from autoresearch.core.contract import DeviceInfo, Trained
@@ -44,6 +46,9 @@ __all__ = [
     "to_host",
     "wait",
 ]
+
+# Taken before any candidate is loaded, so that one that patches PyTorch doesn't patch its own score.
+_logsumexp, _gather = torch.logsumexp, torch.gather
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -302,11 +307,21 @@ def wait(value: Any) -> None:
         _synchronize(platform)
 
 
+def _modes() -> bool:
+    """Whether a mode is on that sees every call of a torch function."""
+    return bool(_function_modes() or _dispatch_modes())  # type: ignore[no-untyped-call]
+
+
 def _forward(trained: Trained, inputs: Tensor) -> Tensor:
     """Logits (B, T, V), eager: scoring takes seconds, compiling another graph for it would take longer."""
     if isinstance(trained.params, nn.Module):
         trained.params.eval()
-    found = trained.logits(trained.params, inputs)
+    # A model that the candidate compiled would compile again for this shape.
+    with torch.compiler.set_stance("force_eager"):
+        found = trained.logits(trained.params, inputs)
+    # A subclass or a mode would see the targets on their way to the loss.
+    if (isinstance(found, Tensor) and type(found) is not Tensor) or _modes():
+        raise CandidateFailure("invalid", "logits must be a plain torch.Tensor, with no torch function mode left on")
     if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != inputs.shape:
         received = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise CandidateFailure(
@@ -325,7 +340,10 @@ def nats(trained: Trained, inputs: Tensor, targets: Tensor) -> NDArray[np.float3
     scores = _forward(trained, inputs)
     if scores.size(-1) <= int(targets.max()):
         raise CandidateFailure("invalid", f"logits for {scores.size(-1)} tokens; a target is {int(targets.max())}")
-    rows = [F.cross_entropy(row.float(), target, reduction="none") for row, target in zip(scores, targets, strict=True)]
+    rows = [
+        _logsumexp(row.float(), -1) - _gather(row.float(), -1, target[:, None])[:, 0]
+        for row, target in zip(scores, targets, strict=True)
+    ]
     return cast("NDArray[np.float32]", torch.stack(rows).cpu().numpy())
 
 
