@@ -120,6 +120,8 @@ def settings_for(
             info = executor.describe(backend, device, _budget(preset, toml, options))
     if info.fetch and fetched(info.fetch, view):
         info = executor.describe(backend, device, _budget(preset, toml, options))
+    if why := info.reasons.get("platform"):
+        view.note(why)
     for name, why in info.reasons.items():
         view.detail(f"{name} {getattr(info, name, '')}: {why}")
     settings = load_settings(preset, toml, {**options, "preset": preset, "backend": backend, "device": device})

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 # Dense bfloat16 tensor-core peaks of the maker's data sheets, FLOP/s; the first pattern that is found counts.
@@ -26,6 +27,16 @@ _NVIDIA = (
     (r"\bRTX 4090\b", 165e12),
     (r"\bRTX 3090\b", 71e12),
 )
+
+KEEP_FREED_MEMORY = MappingProxyType(
+    {
+        "MALLOC_MMAP_THRESHOLD_": str(2**32),
+        "MALLOC_TRIM_THRESHOLD_": str(2**34),
+        "MALLOC_TOP_PAD_": str(2**28),
+    }
+)
+"""Environment in which glibc keeps freed memory in the heap: at tens of megabytes per tensor, giving pages back to the
+system and faulting them in again is a large share of a step."""
 
 
 def nvidia_peak_flops(name: str) -> float | None:

@@ -49,6 +49,8 @@ def text(found: dict[str, Any]) -> str:
         device = DeviceInfo(**entry["device"])
         count = f" x {device.count}" if device.count > 1 else ""
         lines.append(f"{name} ({title}): usable, on {device.name}{count} ({device.platform}), {device.framework}")
+        if why := device.reasons.get("platform"):
+            lines.append(f"  {why}")
         peak = f"{device.peak_flops / 1e12:.3g} TFLOP/s" if device.peak_flops else "unknown"
         choices = {
             "dtype": device.dtype,

@@ -34,9 +34,9 @@ def device_info(dtype="float32", attention="sdpa", compile=False):
     return DeviceInfo("cuda", "cpu", "cpu", 1, "torch", dtype, attention, compile, None, 0)
 
 
-def load(*faults, **constants):
+def load(*faults, source=SOURCE, **constants):
     """A train.py as a module; each fault is (old text, new text), and old must occur."""
-    source = set_constants(SOURCE, {**TINY, **constants})
+    source = set_constants(source, {**TINY, **constants})
     for old, new in faults:
         assert old in source, f"the planted fault no longer fits train.py: {old!r}"
         source = source.replace(old, new)
@@ -66,7 +66,7 @@ def model(module, dtype="float32", seq_len=SEQ_LEN, attend=None, seed=0):
     return gpt
 
 
-def train(module, steps=6, seed=0, max_rows=1024, info=None):
+def train(module, steps=6, seed=0, max_rows=1024, info=None, backend=backend):
     """(losses of every step, Trained, ExperimentRun), by the real harness with a fixed number of steps."""
     task = Task(seq_len=SEQ_LEN, vocab_size=VOCAB, train_seconds=1000.0, train_steps=steps)
     run = ExperimentRun(backend, info or device_info(), task, VOCAB, learnable_rows(64), seed, max_rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autoresearch.backends.hardware import KEEP_FREED_MEMORY
+
 TITLE = "CUDA PyTorch"
 INSTALL_HINT = "pip install 'autoresearch[cuda]', or 'autoresearch[cpu]' on a machine without a GPU"
 RANK: int | None = 10
@@ -11,11 +13,7 @@ BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"numpy", "torch"})
 
 _CPU = {
-    # Freed memory stays in the heap: at tens of megabytes per tensor, giving pages back to the system and faulting them
-    # in again is a large share of a step.
-    "MALLOC_MMAP_THRESHOLD_": str(2**32),
-    "MALLOC_TRIM_THRESHOLD_": str(2**34),
-    "MALLOC_TOP_PAD_": str(2**28),
+    **KEEP_FREED_MEMORY,
     # Threads that wait at the end of a parallel section soon sleep. Spinning, they take the core from the thread they
     # wait for as soon as anything else runs on the machine: a step then takes several times as long. Costs 6 % of the
     # speed of an idle machine.
