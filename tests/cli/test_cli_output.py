@@ -196,7 +196,7 @@ def test_live_view(workspace, environment, long_idea):
     assert line.endswith("…")
     assert "[bold]that[/bold]" in line
     assert re.search(r"\x1b\[[0-9;]*m#1 ", shown), "a keep is set off"
-    assert "get it: git -C " + str(workspace) + " show autoresearch/" in text, "a command to copy is not broken up"
+    assert "get it: git -C " + str(workspace) + " show " in text, "a command to copy is not broken up"
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI", "TERM"])

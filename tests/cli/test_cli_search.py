@@ -205,7 +205,7 @@ def test_a_new_tag_is_another_run_in_the_same_workspace(workspace, autoresearch,
     assert autoresearch("--tag", "one", "--agent", script, cwd=workspace).returncode == 0
     refused = autoresearch("--tag", "one", "--budget", "7", cwd=workspace)
     assert refused.returncode == 2
-    assert "train_seconds" in refused.stderr
+    assert "--budget" in refused.stderr
     assert "--tag" in refused.stderr
     assert autoresearch("--tag", "two", "--budget", "7", "--agent", script, cwd=workspace).returncode == 0
     assert os.readlink(workspace / "results.tsv") == ".autoresearch/two/results.tsv"
@@ -218,8 +218,8 @@ def test_a_new_tag_is_another_run_in_the_same_workspace(workspace, autoresearch,
 @pytest.mark.parametrize(
     ("option", "value", "named"),
     [
-        ("--budget", "31", "train_seconds"),
-        ("--preset", "tinystories/cpu", "preset"),
+        ("--budget", "31", "another --budget"),
+        ("--preset", "tinystories/cpu", "another --preset"),
         ("--source", "stories:0.4", "other data"),
     ],
 )
@@ -231,3 +231,11 @@ def test_a_run_is_not_resumed_as_another_one(option, value, named, workspace, au
     assert named in refused.stderr
     assert "--tag NAME" in refused.stderr
     assert journal(workspace) == events
+
+
+def test_a_run_goes_on_with_its_own_budget(workspace, autoresearch, journal):
+    assert autoresearch("--tag", "one", "--budget", "31", "--max-experiments", "1", cwd=workspace).returncode == 0
+    again = autoresearch("--tag", "one", "--max-experiments", "2", cwd=workspace)
+    assert again.returncode == 0, again.stderr
+    (run,) = (event for event in journal(workspace) if event["event"] == "run")
+    assert run["settings"]["task"]["train_seconds"] == 31
