@@ -261,8 +261,10 @@ class Jax(Subject):
         name = "jax_disable_most_optimizations"
         before = jax.config.values[name]
         jax.config.update(name, False)
-        yield
-        jax.config.update(name, before)
+        try:
+            yield
+        finally:
+            jax.config.update(name, before)
 
     @classmethod
     def providers(cls):
