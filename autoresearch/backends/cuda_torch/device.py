@@ -10,11 +10,9 @@ import importlib.util
 import os
 import platform as host
 import re
-import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -27,6 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack as _function_modes
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
+from autoresearch.backends import hardware
 from autoresearch.backends.cuda_torch.attention import Attend, largest_error, provider
 from autoresearch.core.contract import DeviceInfo, Trained
 from autoresearch.core.errors import BackendUnavailable, CandidateFailure
@@ -53,20 +52,6 @@ _logsumexp, _gather = torch.logsumexp, torch.gather
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Dense bfloat16 tensor-core peaks of the makers' data sheets, FLOP/s; the first pattern that is found counts.
-PEAK_FLOPS = (
-    (r"\bGB200\b", 2.5e15),
-    (r"\bB200\b", 2.25e15),
-    (r"\bH100 NVL\b", 835e12),
-    (r"\bH100 PCIe\b", 756e12),
-    (r"\b(H100|H200|GH200)\b", 989e12),
-    (r"\bA100\b", 312e12),
-    (r"\bL40S\b", 362e12),
-    (r"\bL4\b", 121e12),
-    (r"\bRTX 5090\b", 209.5e12),
-    (r"\bRTX 4090\b", 165e12),
-    (r"\bRTX 3090\b", 71e12),
-)
 # Shortest training time, in seconds, that repays the minute that compiling takes. On two cores a compiled step of the
 # small preset ran 1.3 times as fast as an eager one.
 COMPILE_PAYS = {"cuda": 60.0, "cpu": 300.0}
@@ -132,11 +117,7 @@ def _identity(platform: str) -> tuple[str, int]:
         return properties.name, properties.total_memory
     if platform == "mps":
         return f"Apple {host.machine()} GPU", torch.mps.recommended_max_memory()
-    name = host.processor() or host.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists() and (match := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
-        name = match[1]
-    return f"{name}, {torch.get_num_threads()} threads", psutil.virtual_memory().total
+    return f"{hardware.processor_name()}, {torch.get_num_threads()} threads", psutil.virtual_memory().total
 
 
 def _fastest(functions: Sequence[Callable[[], Any]], platform: str, repeats: int = 8) -> list[float]:
@@ -226,9 +207,9 @@ def _fetch(attention_reason: str) -> tuple[str, ...]:
 
 def _peak_flops(platform: str, name: str, dtype: str) -> tuple[float | None, str]:
     if platform == "cuda":
-        for pattern, flops in PEAK_FLOPS:
-            if dtype == "bfloat16" and re.search(pattern, name):
-                return flops, f"data sheet of {name}, dense bfloat16"
+        flops = hardware.nvidia_peak_flops(name)
+        if dtype == "bfloat16" and flops is not None:
+            return flops, f"data sheet of {name}, dense bfloat16"
         return None, f"unknown for {name} in {dtype}"
     size = 1024
     a, b = (torch.randn(size, size, device=platform, dtype=getattr(torch, dtype)) for _ in range(2))
@@ -368,8 +349,7 @@ def peak_memory_bytes(device: DeviceInfo) -> int:
         return torch.cuda.max_memory_allocated()
     if device.platform == "mps":
         return torch.mps.driver_allocated_memory()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return hardware.peak_resident_bytes()
 
 
 def out_of_memory(error: BaseException) -> bool:

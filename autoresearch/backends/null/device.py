@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoresearch.backends import hardware
 from autoresearch.core.contract import DeviceInfo, Trained
 from autoresearch.core.errors import BackendUnavailable
 
@@ -80,8 +79,7 @@ def count(params: Any) -> int:
 
 def peak_memory_bytes(device: DeviceInfo) -> int:
     """Peak resident memory of the process."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return hardware.peak_resident_bytes()
 
 
 def out_of_memory(error: BaseException) -> bool:
