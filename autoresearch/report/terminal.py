@@ -132,6 +132,7 @@ class LiveView:
         )
         self._progress.start()
         self._task = self._progress.add_task("", total=1.0, phase="", visible=False)
+        self._drawn: str | None = None
 
     def note(self, text: str) -> None:
         self._print(Text(text))
@@ -157,7 +158,9 @@ class LiveView:
         if message["event"] == "halved":
             self.note(f"  {phase}")
         share = message.get("progress", 1.0 if message["event"] == "clock_stop" else 0.0)
-        self._progress.update(self._task, completed=share, phase=phase)
+        # Each phase is drawn at once: a short one may be over before the next of rich's ten frames a second.
+        new, self._drawn = message["event"] != self._drawn, message["event"]
+        self._progress.update(self._task, completed=share, phase=phase, refresh=new)
 
     def decided(self, outcome: Outcome) -> None:
         self._progress.update(self._task, visible=False, refresh=True)

@@ -97,6 +97,7 @@ def test_live_view_leaves_its_lines_and_the_cursor():
     view.detail("not asked for")
     view.close()
     shown = stream.getvalue()
+    assert "step 7, loss 2.500" in shown, "each phase is drawn, however short it is"
     assert outcome_line(KEEP) in shown
     assert "a note of [brackets] " + "x" * 90 in shown
     assert "not asked for" not in shown
