@@ -1,4 +1,4 @@
-"""Makes the helpers of this folder importable: `reference_numpy`, `torch_harness`."""
+"""Makes the helpers of this folder importable: `reference_numpy`, `train_harness` and its dialects."""
 
 import sys
 from pathlib import Path

@@ -1,38 +1,20 @@
-"""Runs the JAX train.py at tiny sizes, unchanged but for its constants, and where asked with a planted fault."""
+"""`train_harness` for JAX."""
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
-import sys
-
 import jax
-import numpy as np
+import train_harness
 
 from autoresearch.backends import jax_tpu
 from autoresearch.backends.jax_tpu import device as backend
-from autoresearch.core.constants import set_constants
 from autoresearch.core.contract import DeviceInfo
-from autoresearch.core.experiment import ExperimentRun
-from autoresearch.core.task import Task
 
 # Before the first array: four devices in this process, of which each test says how many it uses.
 jax.config.update("jax_num_cpu_devices", 4)
 
 SOURCE = jax_tpu.BASELINE.read_text(encoding="utf-8")
-VOCAB = 96
-SEQ_LEN = 32
-TINY = {
-    "DEPTH": 1,
-    "ASPECT_RATIO": 32,
-    "HEAD_DIM": 16,
-    "WINDOW_PATTERN": "SL",
-    "TOTAL_BATCH_SIZE": 8 * SEQ_LEN,
-    "DEVICE_BATCH_ROWS": 4,
-    "MOMENTUM_RAMP_STEPS": 50,
-}
-"""One layer, with a value embedding: little to compile. Models of all kinds are tested in `tests/parity`."""
-_number = itertools.count()
+ONE_LAYER = {"DEPTH": 1, "ASPECT_RATIO": 32}
+"""With a value embedding: little to compile. Models of all kinds are tested in `tests/parity`."""
 
 
 def device_info(dtype="float32", attention="blocks", count=1):
@@ -40,32 +22,8 @@ def device_info(dtype="float32", attention="blocks", count=1):
 
 
 def load(*faults, **constants):
-    """A train.py as a module; each fault is (old text, new text), and old must occur."""
-    source = set_constants(SOURCE, {**TINY, **constants})
-    for old, new in faults:
-        assert old in source, f"the planted fault no longer fits train.py: {old!r}"
-        source = source.replace(old, new)
-    name = f"planted_jax_train_{next(_number)}"
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader=None))
-    sys.modules[name] = module
-    exec(compile(source, name, "exec"), module.__dict__)
-    return module
+    return train_harness.load(SOURCE, *faults, **{**ONE_LAYER, **constants})
 
 
-def train(module, steps=6, seed=0, max_rows=1024, info=None):
-    """(losses of every step, Trained, ExperimentRun), by the real harness with a fixed number of steps."""
-    task = Task(seq_len=SEQ_LEN, train_seconds=1000.0, train_steps=steps)
-    run = ExperimentRun(backend, info or device_info(), task, VOCAB, learnable_rows(64), seed, max_rows)
-    backend.seed(seed)
-    trained = module.train(run)
-    run.finish(trained.params)
-    return np.array([loss for _, loss in run.losses]), trained, run
-
-
-def learnable_rows(n, seed=0):
-    """(n, T + 1): each token follows from the one before, with noise."""
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, VOCAB, (n, SEQ_LEN + 1))
-    for t in range(1, SEQ_LEN + 1):
-        rows[:, t] = np.where(rng.random(n) < 0.8, (5 * rows[:, t - 1] + 7) % VOCAB, rows[:, t])
-    return rows.astype(np.int32)
+def train(module, info=None, **options):
+    return train_harness.train(module, backend, info or device_info(), **options)

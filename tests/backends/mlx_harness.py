@@ -1,10 +1,10 @@
-"""Runs the MLX train.py at tiny sizes, unchanged but for its constants, and where asked with a planted fault."""
+"""`train_harness` for MLX."""
 
 from __future__ import annotations
 
 import numpy as np
 import reference_numpy as reference
-import torch_harness as base
+import train_harness
 
 from autoresearch.backends import mlx as facts
 from autoresearch.backends.mlx import device as backend
@@ -12,7 +12,7 @@ from autoresearch.core.constants import constants
 from autoresearch.core.contract import DeviceInfo
 
 SOURCE = facts.BASELINE.read_text(encoding="utf-8")
-SEQ_LEN, TINY, VOCAB = base.SEQ_LEN, base.TINY, base.VOCAB
+SEQ_LEN, VOCAB = train_harness.SEQ_LEN, train_harness.VOCAB
 mx = backend.mx
 """Imported by way of `device.py`, which chooses its BLAS."""
 
@@ -21,9 +21,8 @@ def device_info(dtype="float32", compile=False):
     return DeviceInfo("mlx", "cpu", "cpu", 1, "mlx", dtype, "fast", compile, None, 0)
 
 
-def load(*faults, **values):
-    """A train.py as a module; each fault is (old text, new text), and old must occur."""
-    return base.load(*faults, source=SOURCE, **values)
+def load(*faults, **constants):
+    return train_harness.load(SOURCE, *faults, **constants)
 
 
 def model(module, dtype="float32", seq_len=SEQ_LEN):
@@ -47,5 +46,4 @@ def arrays(gpt):
 
 
 def train(module, info=None, **options):
-    """(losses of every step, Trained, ExperimentRun), by the real harness with a fixed number of steps."""
-    return base.train(module, info=info or device_info(), backend=backend, **options)
+    return train_harness.train(module, backend, info or device_info(), **options)
