@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from autoresearch import __version__
-from autoresearch.core.errors import AutoresearchError, CostCapReached, UsageError
+from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CostCapReached, UsageError
 
 if TYPE_CHECKING:
     from autoresearch.core.view import View
@@ -375,14 +375,21 @@ def report(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
 @json_option
 @common
 def doctor(workspace: Path, device: str, verbose: bool, debug: bool, as_json: bool) -> None:
-    """Per backend: usable here or not, why, what to install, and what it would choose.
+    """Per backend: usable here or not, why, what to install, and what it would choose; and which a search would take.
 
     \b
     Example: autoresearch doctor --device cpu
     """
+    from autoresearch.agent.start import choose_backend
+    from autoresearch.core.executor import LocalExecutor
     from autoresearch.report import doctor as checkup
 
     found = checkup.examine(device)
+    try:
+        backend, asked, reason = choose_backend(LocalExecutor(), device)
+        found["search"] = {"backend": backend, "device": asked, "reason": reason}
+    except BackendUnavailable as error:
+        found["search"] = {"backend": None, "device": None, "reason": error.message}
     if as_json:
         _document(found)
     else:

@@ -41,40 +41,30 @@ def key_of(settings: Settings, dataset: Dataset, device: DeviceInfo) -> str:
 # Backend
 
 
-def probe(executor: LocalExecutor, device: str = "auto") -> dict[str, DeviceInfo | BackendUnavailable]:
-    """What each backend that a search may choose by itself finds here, in order of preference."""
-    ranked = sorted((rank, name) for name in registry.names() if (rank := registry.facts(name).RANK) is not None)
-    found: dict[str, DeviceInfo | BackendUnavailable] = {}
-    for _, name in ranked:
-        try:
-            found[name] = executor.describe(name, device)
-        except BackendUnavailable as error:
-            found[name] = error
-    return found
-
-
 def choose_backend(executor: LocalExecutor, device: str) -> tuple[str, str, str]:
     """The best backend usable here, the device to ask it for, and the reason.
 
     Raises:
         BackendUnavailable: none is usable, not even on the CPU.
     """
+    ranked = sorted((rank, name) for name in registry.names() if (rank := registry.facts(name).RANK) is not None)
     missing: dict[str, BackendUnavailable] = {}
     for asked in dict.fromkeys((device, "cpu")):
-        for name, found in probe(executor, asked).items():
-            if isinstance(found, DeviceInfo):
-                if asked == "auto" and found.platform == "cpu":
-                    continue  # not an accelerator: the backends that run on a processor are ranked in the next round
-                title = registry.facts(name).TITLE
-                why = (
-                    "the first backend with a device here" if asked == "auto" else "no backend has an accelerator here"
-                )
-                return (
-                    name,
-                    asked,
-                    f"backend {name} ({title}) on {found.name}: {why if device == 'auto' else 'as asked'}",
-                )
-            missing.setdefault(name, found)
+        for _, name in ranked:
+            try:
+                found = executor.describe(name, asked)
+            except BackendUnavailable as error:
+                missing.setdefault(name, error)
+                continue
+            if asked == "auto" and found.platform == "cpu":
+                continue  # not an accelerator: the backends that run on a processor are ranked in the next round
+            if device != "auto":
+                why = "as asked"
+            elif asked == "auto":
+                why = "the first backend with a device here"
+            else:
+                why = "no backend has an accelerator here"
+            return name, asked, f"backend {name} ({registry.facts(name).TITLE}) on {found.name}: {why}"
     name, error = next(iter(missing.items()))
     raise BackendUnavailable(f"no backend is usable here; {name}: {error.message}", error.hint)
 

@@ -62,4 +62,6 @@ def text(found: dict[str, Any]) -> str:
             lines.append(f"  {field.replace('_', ' '):<10s} {value}: {device.reasons.get(field, 'no reason given')}")
         lines.append(f"  preset     {entry['preset']}")
         lines.append(f"  memory     {device.memory_bytes / 1e9:.1f} GB")
+    if search := found.get("search"):
+        lines.append(f"a search would use: {search['reason']}")
     return "\n".join(lines)

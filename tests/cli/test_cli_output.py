@@ -70,9 +70,12 @@ def test_doctor(workspace, autoresearch):
     assert {"dtype", "attention", "compile", "peak_flops"} <= set(null["device"]["reasons"])
     for entry in found["backends"].values():
         assert entry["usable"] or (entry["problem"] and entry["hint"])
+    search = found["search"]
+    assert search["backend"] is None or search["device"] == "cpu" or found["backends"][search["backend"]]["usable"]
     text = autoresearch("doctor", cwd=workspace).stdout
     assert "null (NumPy bigram): usable, on " in text
     assert "  dtype      float32: NumPy" in text
+    assert f"a search would use: {search['reason']}" in text
 
 
 def test_prepare(workspace, autoresearch):
