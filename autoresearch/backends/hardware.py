@@ -76,3 +76,25 @@ def fastest(functions: Sequence[Callable[[], Any]], repeats: int = 8) -> list[fl
             function()
             best[i] = min(best[i], perf_counter() - start)
     return best
+
+
+def rate(work: Callable[[], Any], flops: float, seconds: float) -> float:
+    """FLOP/s at which a device repeats `work`: over the whole time, since a busy machine slows some of the calls only.
+
+    The first fifth of the time isn't counted: memory is allocated and a resting device raises its clock.
+
+    Args:
+        work: returns when it is done.
+        flops: floating-point operations of one call.
+        seconds: time that this takes; one call longer at most, and at least two calls.
+    """
+    begin = perf_counter()
+    work()
+    while (start := perf_counter()) - begin < 0.2 * seconds:
+        work()
+    done = 0
+    while True:
+        work()
+        done += 1
+        if (now := perf_counter()) - begin >= seconds:
+            return done * flops / (now - start)

@@ -10,7 +10,8 @@ TITLE = "CUDA PyTorch"
 INSTALL_HINT = "pip install 'autoresearch[cuda]', or 'autoresearch[cpu]' on a machine without a GPU"
 RANK: int | None = 10
 BASELINE = Path(__file__).parent / "train.py"
-ALLOWED_IMPORTS = frozenset({"numpy", "torch"})
+ALLOWED_IMPORTS = frozenset({"numpy", "torch", "triton"})
+COMPUTES_WITH: frozenset[str] = frozenset()
 
 _CPU = {
     **KEEP_FREED_MEMORY,

@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -40,14 +41,20 @@ __all__ = [
     "nats",
     "out_of_memory",
     "peak_memory_bytes",
+    "probe",
     "put",
     "seed",
     "to_host",
     "wait",
 ]
 
-# Taken before any candidate is loaded, so that one that patches PyTorch doesn't patch its own score.
-_logsumexp, _gather = torch.logsumexp, torch.gather
+# Taken before any candidate is loaded, so that one that patches PyTorch doesn't patch its own score or its clock. All
+# are functions in C, which call nothing replaceable; methods and operators are looked up in classes that can be.
+_logsumexp, _gather, _matmul, _max = torch.logsumexp, torch.gather, torch.matmul, torch.max
+_narrow, _squeeze, _stack, _sub = torch.narrow, torch.squeeze, torch.stack, torch.sub
+_unbind, _unsqueeze = torch.unbind, torch.unsqueeze
+_cpu, _float, _numpy = Tensor.cpu, Tensor.float, Tensor.numpy
+_wait_for = MappingProxyType({"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize})
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,10 +141,8 @@ def _fastest(functions: Sequence[Callable[[], Any]], platform: str, repeats: int
 
 
 def _synchronize(platform: str) -> None:
-    if platform == "cuda":
-        torch.cuda.synchronize()
-    elif platform == "mps":
-        torch.mps.synchronize()
+    if platform in _wait_for:
+        _wait_for[platform]()
 
 
 def _dtype(platform: str) -> tuple[str, str]:
@@ -319,13 +324,13 @@ def nats(trained: Trained, inputs: Tensor, targets: Tensor) -> NDArray[np.float3
         CandidateFailure: the logits don't have the shape (B, T, V).
     """
     scores = _forward(trained, inputs)
-    if scores.size(-1) <= int(targets.max()):
-        raise CandidateFailure("invalid", f"logits for {scores.size(-1)} tokens; a target is {int(targets.max())}")
-    rows = [
-        _logsumexp(row.float(), -1) - _gather(row.float(), -1, target[:, None])[:, 0]
-        for row, target in zip(scores, targets, strict=True)
-    ]
-    return cast("NDArray[np.float32]", torch.stack(rows).cpu().numpy())
+    if scores.size(-1) <= (largest := int(_max(targets))):
+        raise CandidateFailure("invalid", f"logits for {scores.size(-1)} tokens; a target is {largest}")
+    rows = []
+    for row, target in zip(_unbind(scores), _unbind(targets), strict=True):
+        wide = _float(row)
+        rows.append(_sub(_logsumexp(wide, -1), _squeeze(_gather(wide, -1, _unsqueeze(target, -1)), -1)))
+    return cast("NDArray[np.float32]", _numpy(_cpu(_stack(rows))))
 
 
 @torch.inference_mode()
@@ -335,7 +340,8 @@ def logits(trained: Trained, inputs: Tensor, rows: int) -> NDArray[np.float32]:
     Raises:
         CandidateFailure: the logits don't have the shape (B, T, V).
     """
-    return cast("NDArray[np.float32]", _forward(trained, inputs)[:rows].float().cpu().numpy())
+    first = _narrow(_forward(trained, inputs), 0, 0, rows)
+    return cast("NDArray[np.float32]", _numpy(_cpu(_float(first))))
 
 
 def count(params: Any) -> int:
@@ -350,6 +356,21 @@ def peak_memory_bytes(device: DeviceInfo) -> int:
     if device.platform == "mps":
         return torch.mps.driver_allocated_memory()
     return hardware.peak_resident_bytes()
+
+
+def probe(device: DeviceInfo, seconds: float) -> float:
+    """FLOP/s of matrix products in the compute dtype, of size 1024 on a processor, else 2048, several between waits."""
+    size, products = (1024, 1) if device.platform == "cpu" else (2048, 16)
+    dtype = getattr(torch, device.dtype)
+    a = torch.linspace(-1, 1, size * size, device=device.platform, dtype=dtype).reshape(size, size)
+    out = torch.empty_like(a)
+
+    def work() -> None:
+        for _ in range(products):
+            _matmul(a, a, out=out)
+        _synchronize(device.platform)
+
+    return hardware.rate(work, products * 2 * size**3, seconds)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ INSTALL_HINT = "pip install 'autoresearch[jax]'"
 RANK: int | None = 30
 BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"jax", "numpy"})
+COMPUTES_WITH = frozenset({"jax.lax", "jax.nn", "jax.numpy", "jax._src.lax", "jax._src.nn", "jax._src.numpy"})
 
 MAX_HOST_DEVICES = 4
 _COUNT_FLAG = "--xla_force_host_platform_device_count"

@@ -25,6 +25,7 @@ from autoresearch.backends.hardware import (
     nvidia_peak_flops,
     peak_resident_bytes,
     processor_name,
+    rate,
     usable_cores,
 )
 from autoresearch.backends.jax_tpu.attention import Attend, largest_error, provider
@@ -40,6 +41,7 @@ __all__ = [
     "nats",
     "out_of_memory",
     "peak_memory_bytes",
+    "probe",
     "put",
     "replicated",
     "seed",
@@ -60,6 +62,9 @@ TPU_PEAK_FLOPS = {
     "TPU v6e": 918e12,
     "TPU7x": 1153.5e12,
 }
+# Taken before any candidate is loaded, so that one that patches JAX doesn't patch its own clock.
+_ready: Callable[[Any], Any] = jax.block_until_ready
+_product = jax.jit(jnp.matmul)
 # As in the PyTorch backend: where bfloat16 is emulated it loses several times over, so no close calls.
 BFLOAT16_GAIN = 1.2
 ATTENTION_TOLERANCE = 0.03
@@ -217,7 +222,7 @@ def put(tokens: NDArray[np.int32], device: DeviceInfo) -> Any:
 
 def wait(value: Any) -> None:
     """Block until every array in `value`, a tree, is computed."""
-    jax.block_until_ready(value)  # type: ignore[no-untyped-call]
+    _ready(value)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -279,6 +284,22 @@ def peak_memory_bytes(device: DeviceInfo) -> int:
         return peak_resident_bytes()
     stats = [found.memory_stats() or {} for found in _mesh(device).devices.flat]
     return sum(int(s.get("peak_bytes_in_use", 0)) for s in stats)
+
+
+def probe(device: DeviceInfo, seconds: float) -> float:
+    """FLOP/s of all devices at once, each with matrix products in the compute dtype, of size 1024 on a processor, else
+    2048, several between waits.
+    """
+    size, products = (1024, 1) if device.platform == "cpu" else (2048, 16)
+    block = np.linspace(-1, 1, size * size, dtype=np.float32).reshape(size, size)
+    # Rows of the left side are split, so that no device waits for another.
+    left = jax.device_put(np.tile(block, (device.count, 1)), _sharding(device, "rows", None)).astype(device.dtype)
+    right = jax.device_put(block, replicated(device)).astype(device.dtype)
+
+    def work() -> None:
+        _ready([_product(left, right) for _ in range(products)])
+
+    return rate(work, device.count * products * 2 * size**3, seconds)
 
 
 def out_of_memory(error: BaseException) -> bool:

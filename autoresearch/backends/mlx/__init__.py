@@ -11,6 +11,7 @@ INSTALL_HINT = "pip install 'autoresearch[mlx]'"
 RANK: int | None = 20
 BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"mlx", "numpy"})
+COMPUTES_WITH: frozenset[str] = frozenset()
 
 DEVICE = "AUTORESEARCH_MLX_DEVICE"
 """Variable that names the device where it isn't MLX's own choice; `device.py` reads it when it loads."""

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from autoresearch.backends.hardware import fastest, peak_resident_bytes, processor_name, usable_cores
+from autoresearch.backends.hardware import fastest, peak_resident_bytes, processor_name, rate, usable_cores
 from autoresearch.backends.mlx import DEVICE
 from autoresearch.backends.mlx.blas import HINT, REFERENCE, load_blas
 from autoresearch.core.contract import DeviceInfo, Trained
@@ -39,16 +39,19 @@ __all__ = [
     "nats",
     "out_of_memory",
     "peak_memory_bytes",
+    "probe",
     "put",
     "seed",
     "wait",
 ]
 
-# Taken before any candidate is loaded, so that one that patches MLX doesn't patch its own score.
-_astype, _expand, _logsumexp, _subtract, _take = (
+# Taken before any candidate is loaded, so that one that patches MLX doesn't patch its own score or its clock.
+_astype, _eval, _expand, _logsumexp, _matmul, _subtract, _take = (
     mx.array.astype,
+    mx.eval,
     mx.expand_dims,
     mx.logsumexp,
+    mx.matmul,
     mx.subtract,
     mx.take_along_axis,
 )
@@ -228,7 +231,7 @@ def _arrays(value: Any) -> Iterator[mx.array]:
 
 def wait(value: Any) -> None:
     """Block until every array in `value` (a module, a tree, a scalar) is computed."""
-    mx.eval(list(_arrays(value)))
+    _eval(list(_arrays(value)))
 
 
 def _forward(trained: Trained, inputs: mx.array) -> mx.array:
@@ -277,6 +280,14 @@ def peak_memory_bytes(device: DeviceInfo) -> int:
     if device.platform == "metal":
         return mx.get_peak_memory()
     return peak_resident_bytes()
+
+
+def probe(device: DeviceInfo, seconds: float) -> float:
+    """FLOP/s of matrix products in the compute dtype, of size 1024 on a processor, else 2048, several between waits."""
+    size, products = (1024, 1) if device.platform == "cpu" else (2048, 4)
+    a = mx.linspace(-1, 1, size * size).reshape(size, size).astype(getattr(mx, device.dtype))
+    _eval(a)
+    return rate(lambda: _eval([_matmul(a, a) for _ in range(products)]), products * 2 * size**3, seconds)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ INSTALL_HINT = "NumPy comes with autoresearch; reinstall it: pip install autores
 RANK = None
 BASELINE = Path(__file__).with_name("train.py")
 ALLOWED_IMPORTS = frozenset({"numpy"})
+COMPUTES_WITH: frozenset[str] = frozenset()
 
 
 def environment(device: str) -> dict[str, str]:

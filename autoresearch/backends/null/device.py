@@ -13,6 +13,9 @@ from autoresearch.backends import hardware
 from autoresearch.core.contract import DeviceInfo, Trained
 from autoresearch.core.errors import BackendUnavailable
 
+# Taken before any candidate is loaded.
+_matmul = np.matmul
+
 
 def describe(device: str = "auto", budget_seconds: float | None = None) -> DeviceInfo:
     """The processor, in float32.
@@ -80,6 +83,14 @@ def count(params: Any) -> int:
 def peak_memory_bytes(device: DeviceInfo) -> int:
     """Peak resident memory of the process."""
     return hardware.peak_resident_bytes()
+
+
+def probe(device: DeviceInfo, seconds: float) -> float:
+    """FLOP/s of float32 matrix products of size 512."""
+    size = 512
+    a = np.linspace(-1, 1, size * size, dtype=np.float32).reshape(size, size)
+    out = np.empty_like(a)
+    return hardware.rate(lambda: _matmul(a, a, out=out), 2 * size**3, seconds)
 
 
 def out_of_memory(error: BaseException) -> bool:
