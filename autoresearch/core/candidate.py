@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 from autoresearch.core.errors import CandidateFailure
+from autoresearch.core.seeds import without_seeds
 
 MAX_BYTES = 256 * 1024
 
@@ -24,8 +25,8 @@ def _words(text: str) -> frozenset[str]:
 
 # No clock (`experiment.progress` is the time), no generator of its own, no files, no processes.
 STANDARD_IMPORTS = _words(
-    "__future__ abc collections contextlib copy dataclasses enum functools gc itertools math numbers operator typing "
-    "warnings"
+    "__future__ abc collections contextlib copy dataclasses enum functools gc itertools logging math numbers operator "
+    "typing warnings"
 )
 _HARNESS_IMPORT = re.compile(r"autoresearch\.(core\.contract|backends\.\w+\.device)\b")
 _FORBIDDEN_BUILTINS = _words("__import__ breakpoint compile eval exec exit globals help input locals open quit vars")
@@ -46,8 +47,8 @@ _CARRIED_MODULES = _words(
 )
 # Ways to files and to native code that a framework offers; the audit hook doesn't see those in C.
 _FILE_FUNCTIONS = _words(
-    "cpp_extension fromfile genfromtxt hub load load_inline load_library loadtxt memmap open_memmap package save "
-    "savetxt savez savez_compressed tofile"
+    "aoti_load_package cpp_extension export_function from_file fromfile genfromtxt hub import_function load "
+    "load_inline load_library loadtxt memmap open_memmap package save savetxt savez savez_compressed tofile"
 )
 _CARRIED = _CARRIED_MODULES | _FILE_FUNCTIONS
 _FORBIDDEN_PATHS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
@@ -234,8 +235,10 @@ def _derivation(module: _Module, functions: Mapping[str, ast.FunctionDef]) -> Ca
     """Whether an expression holds `experiment.seed`, followed by name through the assignments of the whole file.
 
     So does the `seed` of any parameter, e.g. `exp.seed` in a helper. A parameter called seed, key or rng counts as
-    derived: what callers hand to a seed is checked at the call.
+    derived: what callers hand to a seed is checked at the call. One of another name does where every call in the file
+    hands over what is derived.
     """
+    handed = _arguments(module)
     experiments = {"experiment", *(a.arg for function in functions.values() for a in function.args.args)}
     names = {a.arg for function in functions.values() for a in function.args.args if a.arg in _SEED_PARAMETERS}
     attributes: set[str] = set()
@@ -252,6 +255,7 @@ def _derivation(module: _Module, functions: Mapping[str, ast.FunctionDef]) -> Ca
 
     for _ in range(8):  # passes; one follows a chain of assignments in the order of the file
         size = len(names) + len(attributes)
+        names.update(name for name, values in handed.items() if values and all(map(derives, values)))
         for node in module.nodes:
             if isinstance(node, ast.keyword) and node.arg and derives(node.value):
                 attributes.add(node.arg)  # Config(seed=experiment.seed)
@@ -264,6 +268,27 @@ def _derivation(module: _Module, functions: Mapping[str, ast.FunctionDef]) -> Ca
         if size == len(names) + len(attributes):
             break
     return derives
+
+
+def _arguments(module: _Module) -> dict[str, list[ast.expr]]:
+    """What the calls in the file hand to each parameter of its functions, by the parameter's name."""
+    parameters: dict[str, list[str]] = {}
+    for node in module.nodes:
+        if isinstance(node, ast.FunctionDef):
+            own = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+            parameters[node.name] = own[own[:1] in (["self"], ["cls"]) :]
+    handed: dict[str, list[ast.expr]] = {name: [] for names in parameters.values() for name in names}
+    for node in module.nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called not in parameters:
+            continue
+        pairs = [*zip(parameters[called], node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
+        for name, value in pairs:
+            if name in handed:
+                handed[name].append(value)
+    return handed
 
 
 def _targets(node: ast.AST, wanted: Callable[[ast.expr], bool]) -> list[ast.expr]:
@@ -300,14 +325,24 @@ def source_hash(source: str) -> str:
 
 
 def normalized_hash(source: str) -> str:
-    """The same for two sources that differ in comments, docstrings and formatting alone, 64 hex digits.
+    """The same for two sources that differ in comments, docstrings, formatting and seeds alone, 64 hex digits.
 
-    A text that can't be parsed is its own class. Stable within one Python version.
+    Other seeds are another draw of the same program: they are the harness's to choose. A text that can't be parsed is
+    its own class. Stable within one Python version.
     """
     try:
-        return source_hash(ast.dump(_without_docstrings(source)))
+        return source_hash(ast.dump(without_seeds(_without_docstrings(source))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source_hash(source)
+
+
+def sameness(source: str, other: str) -> str:
+    """What two sources of one `normalized_hash` are to each other: "a duplicate" or "a seed-only edit"."""
+    try:
+        same = ast.dump(_without_docstrings(source)) == ast.dump(_without_docstrings(other))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        same = True
+    return "a duplicate" if same else "a seed-only edit"
 
 
 def code_size(source: str) -> int:

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic as _now
 from types import ModuleType
@@ -26,15 +27,17 @@ from typing import Any
 from autoresearch.core import measure, registry
 from autoresearch.core.channel import Channel, Message
 from autoresearch.core.contract import Backend, DeviceInfo, Trained
-from autoresearch.core.dataset import open_dataset
+from autoresearch.core.dataset import open_for_training
 from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CandidateFailure
 from autoresearch.core.experiment import ExperimentRun, public
 from autoresearch.core.guard import Guard
+from autoresearch.core.sandbox import kernel_folders
 from autoresearch.core.task import Task
 
 PARENT_GONE = 70
 _KEPT: list[Trained] = []
-GATES = ("guard", "clock", *measure.GATES)
+GATES = ("clock", *measure.GATES, "guard")
+"""In the order in which they end: the guard watches from before the candidate is loaded."""
 
 
 def _listen(channel: Channel, inbox: queue.Queue[Message]) -> None:
@@ -70,20 +73,16 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _hub_models() -> list[Path]:
-    """Kernels that were fetched from a hub. Its data sets, in the folders beside them, stay closed."""
-    hub = Path(os.environ.get("HF_HUB_CACHE", Path(os.environ.get("HF_HOME", "")) / "hub"))
-    return [*hub.glob("models--*"), *hub.glob("kernels--*")]
-
-
 def _where(error: BaseException, path: Path) -> str:
     """The candidate's line that an error came through, for the reason shown to people."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f" (train.py line {lines[-1]})" if lines else ""
 
 
-def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, Any]) -> dict[str, Any]:
-    """One measurement; the fields of a Result that the child knows.
+def _measure(
+    channel: Channel, inbox: queue.Queue[Message], request: dict[str, Any], passed: list[str]
+) -> dict[str, Any]:
+    """One measurement; the fields of a Result that the child knows. Notes the gates that it came through in `passed`.
 
     Raises:
         CandidateFailure: the typed end of a candidate that failed.
@@ -92,7 +91,7 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
     device = DeviceInfo(**request["device"])
     backend = _backend(device.backend)
     task = Task(**request["task"])
-    dataset = open_dataset(Path(request["dataset"]), verify=False)
+    dataset = open_for_training(Path(request["dataset"]))
     seed = int(request["seed"])
     path = Path(request["candidate"])
     run = ExperimentRun(
@@ -105,7 +104,12 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
         request["max_rows"],
         lambda event, **data: channel.send({"event": event, **data}),
     )
-    guard = Guard(path.parent, Path(request["cache"]), _hub_models())
+    facts = registry.facts(device.backend)
+    guard = Guard(
+        path.parent, Path(request["cache"]), kernel_folders(os.environ), facts.ALLOWED_IMPORTS, facts.COMPUTES_WITH
+    )
+    # Before the generators are seeded and the candidate is loaded.
+    before = _probe(backend, device, request)
     backend.seed(seed)
     # A byte-code file written next to a module would be a write outside the scratch directory.
     sys.dont_write_bytecode = True
@@ -113,7 +117,13 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
     try:
         trained = _train(backend, run, path)
         guard.check()
+        passed.append("clock")
         channel.send({"event": "clock_stop", "steps": run.clock.steps})
+        machine = {
+            "probe_before": before,
+            "probe_after": _probe(backend, device, request),
+            "step_drift": run.clock.drift(),
+        }
         _, arrays = inbox.get()
         start = _now()
         evaluator = measure.Evaluator(
@@ -124,12 +134,16 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
             arrays["token_bytes"],
             task.eval_rows,
             run.clock.elapsed / run.tokens,
+            guard.check,
+            passed,
         )
         # A seed that the candidate can't know, so that no leak steers clear of the probes.
-        val, test = evaluator.measure(arrays["val"], arrays["test"], secrets.randbits(64))
+        held_out = {name: rows for name, rows in arrays.items() if name not in ("val", "token_bytes")}
+        val, others = evaluator.measure(arrays["val"], held_out, secrets.randbits(64))
         # The candidate's code can still run, e.g. in a method of its model, so the guard stays armed for good.
-        result = _result(backend, device, run, trained, val, test, _now() - start)
+        result = _result(backend, device, run, trained, val, others, _now() - start, machine)
         guard.check()
+        passed.append("guard")
     except BaseException as error:
         guard.disarm()
         guard.check()
@@ -144,7 +158,7 @@ def _measure(channel: Channel, inbox: queue.Queue[Message], request: dict[str, A
         ) from error
     # Nor may it run when its model is thrown away, before the result is sent.
     _KEPT.append(trained)
-    return result
+    return {**result, "guards": passed}
 
 
 def _result(
@@ -153,8 +167,9 @@ def _result(
     run: ExperimentRun,
     trained: Trained,
     val: measure.Score,
-    test: measure.Score | None,
+    others: Mapping[str, measure.Score],
     eval_seconds: float,
+    machine: Mapping[str, float | None],
 ) -> dict[str, Any]:
     """What the child knows of a measurement that went well."""
     seconds = run.clock.elapsed
@@ -173,11 +188,28 @@ def _result(
         "num_params": backend.count(trained.params),
         "peak_memory_bytes": backend.peak_memory_bytes(device),
         "mfu": float(flops) * rate / device.peak_flops if known else None,  # type: ignore[arg-type, operator]
+        **machine,
         "facts": run.facts,
         "loss_curve": run.curve(),
-        "guards": GATES,
-        "audit": {"test_bpb": test.bpb, "test_bytes": test.bytes, "test_tokens": test.tokens} if test else {},
+        "audit": {
+            f"{name}_{what}": getattr(score, what)
+            for name, score in others.items()
+            for what in ("bpb", "bytes", "tokens")
+        },
     }
+
+
+def _probe(backend: Backend, device: DeviceInfo, request: Mapping[str, Any]) -> float | None:
+    """FLOP/s of the device at this moment; None where the request has no time for it, or the device no memory."""
+    seconds = float(request["probe_seconds"])
+    if not seconds:
+        return None
+    try:
+        return backend.probe(device, seconds)
+    except Exception as error:
+        if isinstance(error, MemoryError) or backend.out_of_memory(error):
+            return None
+        raise
 
 
 def _train(backend: Backend, run: ExperimentRun, path: Path) -> Trained:
@@ -197,15 +229,17 @@ def _train(backend: Backend, run: ExperimentRun, path: Path) -> Trained:
 def _answer(channel: Channel, inbox: queue.Queue[Message]) -> None:
     request, _ = inbox.get()
     channel.seal = request.pop("seal")
+    passed: list[str] = []
     try:
         if request["do"] == "describe":
             device = _backend(request["backend"]).describe(request["device"], request["budget"])
             channel.send({"event": "device", **dataclasses.asdict(device)})
         else:
-            channel.send({"event": "result", **_measure(channel, inbox, request)})
+            channel.send({"event": "result", **_measure(channel, inbox, request, passed)})
     except CandidateFailure as failure:
         print(f"{failure.status}: {failure.reason}", file=sys.__stderr__)
-        channel.send({"event": "failure", "status": failure.status, "reason": failure.reason})
+        end = {"event": "failure", "status": failure.status, "reason": failure.reason, "guards": passed}
+        channel.send(end)
     except AutoresearchError as error:
         channel.send({"event": "error", "type": type(error).__name__, "message": error.message, "hint": error.hint})
 

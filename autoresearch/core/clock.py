@@ -6,7 +6,7 @@ which is before any candidate does.
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from statistics import median
 from time import monotonic as _now
 
@@ -14,6 +14,10 @@ TOLERANCE = 0.1
 """Most that a measurement may pass its budget by, as a share of it, however long its steps are."""
 LATENCY_SECONDS = 0.25
 """Never held against a candidate: on a busy machine a process can wait as long as this."""
+RECENT_STEPS = 21
+DRIFT_STEPS = 30
+DRIFT_SECONDS = 3.0
+"""Fewer steps, or a shorter training, say nothing about a drift: one hiccup of the system would decide."""
 
 
 class Clock:
@@ -33,7 +37,7 @@ class Clock:
         self._end: float | None = None
         self._last_draw: float | None = None
         self._expected = 0.0
-        self._durations: deque[float] = deque(maxlen=21)
+        self._durations: list[float] = []
 
     @property
     def started(self) -> bool:
@@ -49,7 +53,19 @@ class Clock:
     @property
     def step_seconds(self) -> float:
         """Median duration of the recent steps; 0 before the second draw."""
-        return median(self._durations) if self._durations else 0.0
+        return median(self._durations[-RECENT_STEPS:]) if self._durations else 0.0
+
+    def drift(self) -> float | None:
+        """How much slower steps became: the median duration of a later third of them over that of the first third.
+
+        Of the middle and the last third the one that is further off, so that a slow middle shows as well. Medians leave
+        out steps that cost more once in a while. None below DRIFT_STEPS or DRIFT_SECONDS.
+        """
+        third = len(self._durations) // 3
+        if len(self._durations) < DRIFT_STEPS or math.fsum(self._durations) < DRIFT_SECONDS:
+            return None
+        first, *later = (max(1e-9, median(self._durations[i * third : (i + 1) * third])) for i in range(3))
+        return max((value / first for value in later), key=lambda ratio: abs(math.log(ratio)))
 
     def near_end(self) -> bool:
         """Whether the next few steps decide how many fit, so that the estimate should be exact."""

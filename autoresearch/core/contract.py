@@ -132,6 +132,12 @@ class Backend(Protocol):
     def peak_memory_bytes(self, device: DeviceInfo) -> int:
         """Peak of device memory since the process started; of host memory where that is the device's."""
 
+    def probe(self, device: DeviceInfo, seconds: float) -> float:
+        """FLOP/s of the device in matrix products of a fixed size, repeated for about `seconds`.
+
+        The rate over the whole time, not the fastest call, so that a busy machine shows. Waits for the device.
+        """
+
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether `error` is the framework's way to say that memory ran out."""
 
@@ -149,6 +155,9 @@ class BackendFacts(Protocol):
     """The reference train.py."""
     ALLOWED_IMPORTS: frozenset[str]
     """Top-level modules that a candidate may import besides the harmless ones of the standard library."""
+    COMPUTES_WITH: frozenset[str]
+    """Modules, with those below them, whose functions `nats` and `logits` look up after a candidate was loaded, e.g.
+    where they are traced then. None where device.py took its functions before and they look up no others."""
 
     def environment(self, device: str) -> dict[str, str]:
         """Variables that the child needs before its framework loads (allocator, thread counts)."""
@@ -194,8 +203,17 @@ class Result:
     comparability_key: str = ""
     source_hash: str = ""
     guards: tuple[str, ...] = ()
-    """Gates that ran to their end on this measurement."""
+    """Gates that this measurement came through, in their order; of one that failed, those that had run by then. First
+    "sandbox" where it ran in one."""
+    harness_hash: str = ""
+    """Of the package's own source, see `harness.harness_hash`."""
     max_rows: int = 0
+    probe_before: float | None = None
+    """FLOP/s of the device probe before the candidate was loaded; None where it was not probed."""
+    probe_after: float | None = None
+    """FLOP/s of the device probe between training and scoring."""
+    step_drift: float | None = None
+    """How much slower steps became, see `Clock.drift`; None where too few or too short ones were made to tell."""
     facts: dict[str, float | int | str] = field(default_factory=dict)
     """What the candidate reported about itself; untrusted."""
     loss_curve: tuple[tuple[float, float], ...] = ()

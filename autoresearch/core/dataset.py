@@ -37,6 +37,7 @@ CONTENT = (
     *(f"{split}.{kind}.npy" for split in SPLITS for kind in ("tokens", "offsets", "rows")),
 )
 """Every file of a data set but the manifest."""
+TRAINING_ROWS = "train.rows.npy"
 REMEDY = "run `autoresearch prepare`, which makes it anew"
 
 
@@ -74,6 +75,10 @@ class Dataset:
     bos: int
     """The token that begins every document."""
     splits: Mapping[Split, SplitFacts]
+
+    def training_files(self) -> list[Path]:
+        """All that `open_for_training` reads."""
+        return [self.path / name for name in (MANIFEST, TRAINING_ROWS)]
 
     def rows(self, split: Split) -> NDArray[Any]:
         """The packed rows of a split, memory-mapped read-only: (N, T + 1) uint16 or uint32.
@@ -189,6 +194,32 @@ def open_dataset(path: Path, verify: bool = True) -> Dataset:
         DataError: missing or damaged; names the file and the remedy.
     """
     dataset, files = _read_manifest(path)
+    _check_files(path, files, verify)
+    for split in SPLITS:
+        dataset.rows(split)
+        dataset.tokens(split)
+    dataset.token_bytes()
+    return dataset
+
+
+def open_for_training(path: Path) -> Dataset:
+    """Open a prepared data set of which nothing but `Dataset.training_files` need be there.
+
+    Raises:
+        DataError: missing or damaged; names the file and the remedy.
+    """
+    dataset, files = _read_manifest(path)
+    _check_files(path, {TRAINING_ROWS: files[TRAINING_ROWS]}, verify=False)
+    dataset.rows("train")
+    return dataset
+
+
+def _check_files(path: Path, files: Mapping[str, tuple[int, str]], verify: bool) -> None:
+    """Compare sizes, and SHA-256 where `verify`.
+
+    Raises:
+        DataError: a file is missing or another one.
+    """
     for name, (size, digest) in files.items():
         file = path / name
         try:
@@ -201,8 +232,3 @@ def open_dataset(path: Path, verify: bool = True) -> Dataset:
             raise DataError(f"{file} is missing", REMEDY) from error
         except OSError as error:
             raise DataError(f"{file} can't be read: {error}", REMEDY) from error
-    for split in SPLITS:
-        dataset.rows(split)
-        dataset.tokens(split)
-    dataset.token_bytes()
-    return dataset

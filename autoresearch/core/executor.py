@@ -7,9 +7,7 @@ that is removed afterwards.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import re
 import shutil
 import signal
 import subprocess
@@ -17,17 +15,22 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic as _now
 from typing import Any
 
-from autoresearch.core import errors, registry
-from autoresearch.core.awake import slept_seconds
+from numpy.typing import NDArray
+
+from autoresearch.core import errors
+from autoresearch.core.awake import Interruptions
 from autoresearch.core.clock import TOLERANCE
 from autoresearch.core.contract import DeviceInfo, Result
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import AutoresearchError, Failure
-from autoresearch.core.process import ChildProcess, log_tail, memory_bytes, one_line
+from autoresearch.core.harness import harness_hash
+from autoresearch.core.process import ChildProcess, child_environment, log_tail, memory_bytes, one_line
+from autoresearch.core.sandbox import GATE, Places, Sandbox, code_folders, kernel_folders
 from autoresearch.core.task import Limits, Task
 
 MAX_ROWS = 2**16
@@ -37,19 +40,9 @@ GRACE_SECONDS = 10.0
 LATENCY_SECONDS = 0.5
 """Of a message, on a busy machine."""
 DESCRIBE_SECONDS = 300.0
-SLEEP_SECONDS = 1.0
-"""More of it within a measurement makes the score suspect."""
 _POLL_SECONDS = 0.1
 
 OnEvent = Callable[[dict[str, Any]], None]
-
-# What a framework needs of the user's environment. Everything else, keys above all, stays with the parent.
-_ENVIRONMENT = re.compile(
-    r"(PATH|LANG|LC_\w+|TZ|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|DYLD_\w+|PYTHONPATH|PYTHONHOME|PYTHONWARNINGS|CC|CXX"
-    r"|HF_HOME|HF_HUB_CACHE|(CUDA|NVIDIA|NCCL|OMP|KMP|MKL|OPENBLAS|VECLIB|TORCH|TORCHINDUCTOR|TRITON|XLA|JAX|LIBTPU|TPU|MLX|METAL"
-    r"|PYTORCH)_\w+)"
-)
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -66,6 +59,8 @@ class Request:
     comparability_key: str
     mark: str
     """In the environment of every process of this measurement, so that none is left behind, whatever happens."""
+    held_out: Mapping[str, NDArray[Any]] | None = None
+    """Rows (N, T + 1) by name that are scored too, for `Measurement.audit`; None is a part of the test split."""
 
 
 @dataclass(frozen=True)
@@ -74,29 +69,7 @@ class Measurement:
 
     result: Result
     audit: Mapping[str, float]
-    """test_bpb, test_bytes, test_tokens of a measurement that went well."""
-
-
-def child_environment(backend: str, device: str, scratch: Path, compile_cache: Path) -> dict[str, str]:
-    """The whole environment of a child."""
-    kept = {k: v for k, v in os.environ.items() if _ENVIRONMENT.fullmatch(k) and not _SECRET.search(k)}
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": compile_cache / "inductor",
-        "TRITON_CACHE_DIR": compile_cache / "triton",
-        "JAX_COMPILATION_CACHE_DIR": compile_cache / "jax",
-        "XDG_CACHE_HOME": compile_cache,
-    }
-    return {
-        **kept,
-        **{name: str(path) for name, path in caches.items()},
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "HF_HOME": os.environ.get("HF_HOME", str(Path.home() / ".cache" / "huggingface")),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONHASHSEED": "0",
-        **registry.facts(backend).environment(device),
-    }
+    """Of a measurement that went well, for each held-out set of rows: test_bpb, test_bytes, test_tokens."""
 
 
 class LocalExecutor:
@@ -104,10 +77,12 @@ class LocalExecutor:
 
     Args:
         folder: of the run, where compiled code is kept for its next measurement; None keeps none.
+        sandbox: in which children are started; None starts them outside any.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, sandbox: Sandbox | None = None) -> None:
         self._folder = folder
+        self._sandbox = sandbox
 
     def describe(self, backend: str, device: str, budget_seconds: float | None = None) -> DeviceInfo:
         """Ask a child what `backend` finds on this machine.
@@ -119,7 +94,7 @@ class LocalExecutor:
         with self._scratch() as scratch:
             log = scratch / "describe.log"
             environment = child_environment(backend, device, scratch, self._caches(scratch))
-            child = ChildProcess(environment, scratch, log, uuid.uuid4().hex)
+            child = ChildProcess(environment, scratch, log, uuid.uuid4().hex, self._wrap(environment, scratch))
             try:
                 child.ask({"do": "describe", "backend": backend, "device": device, "budget": budget_seconds})
                 _, message = child.inbox.get(timeout=DESCRIBE_SECONDS)
@@ -152,10 +127,11 @@ class LocalExecutor:
         max_rows = MAX_ROWS
         while True:
             with self._scratch() as scratch:
-                attempt = _Attempt(request, dataset, log, on_event, scratch, max_rows)
                 caches = self._caches(scratch)
-                device = request.device
-                measured = attempt.run(child_environment(device.backend, device.platform, scratch, caches), caches)
+                environment = child_environment(request.device.backend, request.device.platform, scratch, caches)
+                wrap = self._wrap(environment, scratch, dataset)
+                attempt = _Attempt(request, dataset, log, on_event, scratch, max_rows, self._sandbox)
+                measured = attempt.run(environment, caches, wrap)
             if measured.result.status == "out_of_memory" and not attempt.clock_started and attempt.rows > 1:
                 max_rows = attempt.rows // 2
                 on_event({"event": "halved", "max_rows": max_rows, "reason": measured.result.reason})
@@ -166,6 +142,20 @@ class LocalExecutor:
         path = (self._folder or scratch) / "compile"
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def _wrap(
+        self, environment: Mapping[str, str], scratch: Path, dataset: Dataset | None = None
+    ) -> Callable[[list[str]], list[str]]:
+        """What puts a command into the sandbox, with all that a measurement needs and nothing of other ones."""
+        if self._sandbox is None:
+            return list
+        readable = [*code_folders(environment), *kernel_folders(environment)]
+        private = [self._folder.parent] if self._folder else []
+        if dataset is not None:
+            readable += dataset.training_files()
+            private.append(dataset.path.parent)
+        places = Places(scratch, self._caches(scratch), tuple(readable), tuple(private))
+        return partial(self._sandbox.command, places=places)
 
     @contextlib.contextmanager
     def _scratch(self) -> Iterator[Path]:
@@ -180,7 +170,14 @@ class _Attempt:
     """One child from its start to its end."""
 
     def __init__(
-        self, request: Request, dataset: Dataset, log: Path, on_event: OnEvent, scratch: Path, max_rows: int
+        self,
+        request: Request,
+        dataset: Dataset,
+        log: Path,
+        on_event: OnEvent,
+        scratch: Path,
+        max_rows: int,
+        sandbox: Sandbox | None,
     ) -> None:
         self._request = request
         self._dataset = dataset
@@ -188,9 +185,10 @@ class _Attempt:
         self._on_event = on_event
         self._scratch = scratch
         self._max_rows = max_rows
+        self._sandbox = sandbox
         self._memory_limit = int(request.limits.memory_fraction * memory_bytes())
         self._begin = _now()
-        self._slept = slept_seconds()
+        self._interruptions = Interruptions()
         self._clock: list[float] = []
         """Stamps of the start and the end of the clock, as the parent saw them."""
         self._next_check = 0.0
@@ -202,11 +200,13 @@ class _Attempt:
     def clock_started(self) -> bool:
         return bool(self._clock)
 
-    def run(self, environment: dict[str, str], compile_cache: Path) -> Measurement:
+    def run(
+        self, environment: dict[str, str], compile_cache: Path, wrap: Callable[[list[str]], list[str]]
+    ) -> Measurement:
         candidate = self._scratch / "train.py"
         candidate.write_bytes(self._request.source.encode())
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        child = ChildProcess(environment, self._scratch, self._log, self._request.mark)
+        child = ChildProcess(environment, self._scratch, self._log, self._request.mark, wrap)
         try:
             child.ask(
                 {
@@ -218,6 +218,7 @@ class _Attempt:
                     "cache": str(compile_cache),
                     "seed": self._request.seed,
                     "max_rows": self._max_rows,
+                    "probe_seconds": self._request.limits.probe_seconds,
                 }
             )
             self._on_event({"event": "started", "pid": child.process.pid})
@@ -239,18 +240,20 @@ class _Attempt:
         """The child's last word, or the limit that ended it."""
         while True:
             code = child.process.poll()
+            timeout = _POLL_SECONDS if code is None else 2 * LATENCY_SECONDS
+            self._interruptions.turn(timeout)
             try:
-                stamp, message = child.inbox.get(timeout=_POLL_SECONDS if code is None else 2 * LATENCY_SECONDS)
+                stamp, message = child.inbox.get(timeout=timeout)
             except queue.Empty:
                 if code is not None:
                     # A process that the candidate left behind may hold the pipe open.
-                    return _death(code)
+                    return self._death(code)
                 if over := self._over_limit(child):
                     return over
                 continue
             if message is None:
                 try:
-                    return _death(child.process.wait(timeout=GRACE_SECONDS))
+                    return self._death(child.process.wait(timeout=GRACE_SECONDS))
                 except subprocess.TimeoutExpired:
                     return _failure("invalid", "the candidate closed the result pipe")
             event = message["event"]
@@ -270,8 +273,10 @@ class _Attempt:
     def _send_rows(self, child: ChildProcess) -> None:
         """The validation rows, only now that nothing can be trained on them."""
         val = self._dataset.rows("val")
-        test = self._dataset.rows("test")[: max(1, len(val) // 4)]
-        child.send({"val": val, "test": test, "token_bytes": self._dataset.token_bytes()})
+        held_out = self._request.held_out
+        if held_out is None:
+            held_out = {"test": self._dataset.rows("test")[: max(1, len(val) // 4)]}
+        child.send({"val": val, "token_bytes": self._dataset.token_bytes(), **held_out})
 
     def _over_limit(self, child: ChildProcess) -> dict[str, Any] | None:
         now = _now()
@@ -279,6 +284,7 @@ class _Attempt:
             return None
         self._next_check = now + _POLL_SECONDS
         self._checks += 1
+        self._interruptions.look(child.stopped())
         phase, since, limit = self._phase()
         if now - since > limit:
             child.dump_stack()
@@ -295,16 +301,18 @@ class _Attempt:
     def _measurement(self, message: dict[str, Any]) -> Measurement:
         if message["event"] == "error":
             raise _error(message)
-        end, slept = _now(), slept_seconds() - self._slept
+        end = _now()
         start, stop = ([*self._clock, end, end])[:2]
         request = self._request
         common = {
             "total_seconds": end - self._begin,
-            "suspect": f"the machine slept for {slept:.0f} s" if slept > SLEEP_SECONDS else "",
+            "suspect": str(self._interruptions),
             "setup_seconds": start - self._begin,
             "seed": request.seed,
             "comparability_key": request.comparability_key,
             "source_hash": request.source_hash,
+            "harness_hash": harness_hash(),
+            "guards": self._guards(message),
             "max_rows": self._max_rows,
             "log_tail": log_tail(self._log),
         }
@@ -312,12 +320,28 @@ class _Attempt:
             audit = message.pop("audit")
             result = Result.from_json({"status": "ok", **message, **common})
             if reason := self._wrong_clock(result.train_seconds, stop - start):
-                return Measurement(replace(result, status="invalid", reason=reason, val_bpb=None), {})
+                guards = tuple(gate for gate in result.guards if gate != "clock")
+                return Measurement(replace(result, status="invalid", reason=reason, val_bpb=None, guards=guards), {})
             return Measurement(result, audit)
         status: Failure = message["status"]
         reason = one_line(message["reason"])
         facts = {"status": status, "reason": reason, "train_seconds": stop - start if self._clock else 0.0}
         return Measurement(Result.from_json({**common, **facts}), {})
+
+    def _guards(self, message: Mapping[str, Any]) -> list[str]:
+        """The gates that were passed: by the child's last word, or as far as this side saw them."""
+        seen = ["clock"] if len(self._clock) == 2 else []
+        return [*([GATE] if self._sandbox else []), *message.get("guards", seen)]
+
+    def _death(self, code: int) -> dict[str, Any]:
+        """A child that ended without a word."""
+        if self._sandbox and self._sandbox.shell_codes and code > 128:
+            code = 128 - code
+        if code == -signal.SIGKILL:
+            return _failure("out_of_memory", "the system killed the process, most likely because memory ran out")
+        if code < 0:
+            return _failure("crash", f"the process was ended by signal {-code} ({signal.strsignal(-code)})")
+        return _failure("crash", f"the process ended with exit code {code} before it was scored")
 
     def _wrong_clock(self, counted: float, seen: float) -> str:
         """Why the child's training time isn't believed; "" where it is.
@@ -334,15 +358,6 @@ class _Attempt:
 
 def _failure(status: Failure, reason: str) -> dict[str, Any]:
     return {"event": "failure", "status": status, "reason": reason}
-
-
-def _death(code: int) -> dict[str, Any]:
-    """A child that ended without a word."""
-    if code == -signal.SIGKILL:
-        return _failure("out_of_memory", "the system killed the process, most likely because memory ran out")
-    if code < 0:
-        return _failure("crash", f"the process was ended by signal {-code} ({signal.strsignal(-code)})")
-    return _failure("crash", f"the process ended with exit code {code} before it was scored")
 
 
 def _error(message: Mapping[str, Any]) -> AutoresearchError:

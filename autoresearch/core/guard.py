@@ -8,16 +8,13 @@ why, is said in docs/threat-model.md.
 
 from __future__ import annotations
 
-import builtins
-import json
-import math
 import os
+import re
 import site
 import sys
 import sysconfig
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -25,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from autoresearch.core.errors import CandidateFailure
+from autoresearch.core.originals import originals, replaced
 
 # Never needed for training, whoever asks.
 _NEVER = frozenset(
@@ -96,8 +94,10 @@ _LIBRARIES = (
     *(_PATHS[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(sys.prefix, sys.base_prefix, site.getusersitepackages(), str(_HARNESS)),
     *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/include", "/opt", "/System", "/Library"),
-    *("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"),
 )
+# Data sets are installed like libraries, so that a candidate reads nothing there but code.
+_CODE = re.compile(r".*\.(py|pyc|pyd|dylib|so(\.\d+)*)")
+_HARMLESS = ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 # What a framework reads to learn about the machine.
 _MACHINE = ("/proc", "/etc", "/dev", "/sys")
 # What a framework shares between its processes, and how it talks to its device.
@@ -112,23 +112,37 @@ class Guard:
         cache: folder for compiled code; frameworks may read and write there, the candidate may not, so that nothing
             is carried from one measurement to the next.
         kernels: folders that frameworks may read besides those of libraries.
+        frameworks: top-level packages that may read their own data files when a candidate calls them; so may those that
+            are loaded by now, which the candidate did not choose.
+        libraries: modules that must stay as they are, besides the harness and what it computes with everywhere.
     """
 
-    def __init__(self, scratch: Path, cache: Path, kernels: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        cache: Path,
+        kernels: Iterable[Path] = (),
+        frameworks: Iterable[str] = (),
+        libraries: frozenset[str] = frozenset(),
+    ) -> None:
         # As in the file names of code, and as in resolved paths.
         self._scratch = _both(scratch)
         self._cache = _both(cache)
-        self._code = tuple(map(os.path.realpath, (*_LIBRARIES, *sys.path)))
-        self._libraries = tuple(map(os.path.realpath, _LIBRARIES))
-        self._frameworks = (*_MACHINE, *_SHARED, *map(os.path.realpath, kernels), *self._cache)
+        self._libraries = tuple(map(os.path.realpath, (*_LIBRARIES, *sys.path)))
+        self._harmless = tuple(map(os.path.realpath, _HARMLESS))
+        self._machine = (*_MACHINE, *_SHARED, *map(os.path.realpath, kernels), *self._cache)
+        self._packages = {*frameworks, *(name.partition(".")[0] for name in sys.modules)}
         self._harness = _both(_HARNESS)
         self._numpy = _both(Path(np.__file__).parent)
         self._stdlib = (*_both(Path(_PATHS["stdlib"])), *_both(Path(_PATHS["platstdlib"])))
         self._site = (*_both(Path(_PATHS["purelib"])), *_both(Path(_PATHS["platlib"])))
+        folders = {os.path.realpath(path) for path in (*sys.path, _PATHS["purelib"], _PATHS["platlib"]) if path}
+        self._roots = tuple(sorted((folder + os.sep for folder in (*folders, *sys.path)), key=len, reverse=True))
         self._main = threading.get_ident()
         self._armed = False
         self._inside = threading.local()
-        self._originals = dict(_originals())
+        self._watched = libraries
+        self._originals = originals(libraries)
         self.violation = ""
         sys.addaudithook(self._hook)
 
@@ -141,15 +155,33 @@ class Guard:
     def check(self) -> None:
         """Raise what was seen, also where the candidate caught it, and whether the harness is as it was.
 
+        Called after training and while scoring: by then no other thread may run the candidate's code.
+
         Raises:
-            CandidateFailure: "invalid", naming the event or the function that was replaced.
+            CandidateFailure: "invalid", naming the event, the function that was replaced, or the thread.
         """
-        if not self.violation:
-            now = dict(_originals())
-            replaced = [name for name, value in self._originals.items() if now.get(name) is not value]
-            self.violation = f"guard: {replaced[0]} was replaced" if replaced else ""
+        self._inside.hook = True
+        try:
+            if not self.violation and (name := replaced(self._originals, originals(self._watched))):
+                self.violation = f"guard: {name} was replaced"
+            if not self.violation and (name := self._thread_of_candidate()):
+                self.violation = f"guard: the thread {name} goes on after train has returned"
+        finally:
+            self._inside.hook = False
         if self.violation:
             raise CandidateFailure("invalid", self.violation)
+
+    def _thread_of_candidate(self) -> str:
+        """The name of another thread that runs the candidate's code; "" for none."""
+        here, frames = threading.get_ident(), sys._current_frames()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for ident, innermost in frames.items():
+            frame: FrameType | None = innermost
+            while frame is not None and ident != here:
+                if self._is_candidate(frame.f_code.co_filename):
+                    return repr(names.get(ident, "without a name"))
+                frame = frame.f_back
+        return ""
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         # What the hook itself does raises events too.
@@ -187,7 +219,7 @@ class Guard:
         if not isinstance(path, str | bytes | os.PathLike):
             return ""  # a descriptor that is open already
         name = os.path.realpath(os.fsdecode(path))
-        if name == os.devnull or (_under(name, self._scratch) and not _under(name, self._cache)):
+        if name == os.devnull or self._is_candidate(name):
             return ""
         if (_under(name, self._cache) or name.startswith(_SHARED)) and not self._by_candidate():
             return ""
@@ -197,13 +229,41 @@ class Guard:
         if not isinstance(path, str | bytes | os.PathLike):
             return ""
         name = os.path.realpath(os.fsdecode(path))
-        if _under(name, self._libraries) or (_under(name, self._scratch) and not _under(name, self._cache)):
+        if self._is_candidate(name) or _under(name, self._harmless):
             return ""
-        if name.endswith((".py", ".pyc", ".so", ".dylib")) and _under(name, self._code):
+        if _under(name, self._libraries) and (_CODE.fullmatch(name) or self._by_framework(self._package(name))):
             return ""
-        if _under(name, self._frameworks) and not self._by_candidate():
+        if _under(name, self._machine) and not self._by_candidate():
             return ""
         return f"reading {name} is not allowed"
+
+    def _is_candidate(self, name: str) -> bool:
+        """Whether a file lies in the candidate's folder; that of compiled code may lie below it."""
+        return _under(name, self._scratch) and not _under(name, self._cache)
+
+    def _by_framework(self, package: str) -> bool:
+        """Whether a framework, not the candidate, acts, and `package`, whose data it reads, is no data set."""
+        if package and package not in self._packages and not package.endswith((".dist-info", ".egg-info")):
+            return False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if self._is_candidate(name):
+                return False
+            if not _under(name, self._harness) and not self._is_stdlib(name) and self._package(name) in self._packages:
+                return True
+            frame = frame.f_back
+        return threading.get_ident() != self._main
+
+    def _is_stdlib(self, name: str) -> bool:
+        return _under(name, self._stdlib) and not _under(name, self._site)
+
+    def _package(self, name: str) -> str:
+        """Top-level package of a file of code; "" where it lies in no folder that modules come from."""
+        for root in self._roots:
+            if name.startswith(root):
+                return name[len(root) :].partition(os.sep)[0].removesuffix(".py")
+        return ""
 
     def _by_candidate(self, directly: bool = False) -> bool:
         """Whether the innermost frame that acts for itself is the candidate's.
@@ -215,13 +275,12 @@ class Guard:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if _under(name, self._scratch) and not _under(name, self._cache):
+            if self._is_candidate(name):
                 return True
             nameless = name.startswith("<") and not (directly and name.startswith("<frozen"))
             helper = nameless or _under(name, self._harness)
             if not directly:
-                stdlib = _under(name, self._stdlib) and not _under(name, self._site)
-                helper = helper or stdlib or _under(name, self._numpy)
+                helper = helper or self._is_stdlib(name) or _under(name, self._numpy)
             if not helper:
                 return False
             frame = frame.f_back
@@ -234,18 +293,3 @@ def _both(path: Path) -> tuple[str, str]:
 
 def _under(name: str, roots: tuple[str, ...]) -> bool:
     return any(name == root or name.startswith(root + os.sep) for root in roots)
-
-
-def _originals() -> Iterator[tuple[str, Any]]:
-    """What the harness computes with, by name: its functions, classes, methods and constants, and what it
-    calls."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "autoresearch" or name == "__main__":
-            for key, value in list(vars(module).items()):
-                # A backend may cache what it compiled; the core holds nothing that changes.
-                if callable(value) or name.startswith("autoresearch.core."):
-                    yield f"{name}.{key}", value
-                if isinstance(value, type) and value.__module__ == name:
-                    yield from ((f"{name}.{key}.{method}", found) for method, found in list(vars(value).items()))
-    for module in (builtins, json, math, np, os, time):
-        yield from ((f"{module.__name__}.{key}", v) for key, v in list(vars(module).items()) if callable(v))

@@ -2,18 +2,20 @@
 
 Events, in the order of an experiment's life (write-ahead: each is on the disk before the step after it is begun):
 
-    run        tag, settings, comparability_key, task_fingerprint, device
+    run        tag, settings, comparability_key, task_fingerprint, device, prior (of the spread, see `Prior`, or null)
     refused    n, reason, hypothesis, origin, cost_usd        a proposal that became no experiment
-    proposed   n, blob, hypothesis, category, proposer, origin, source_hash, normalized_hash, constants, diff_lines,
-               cost_usd, parent (number of the incumbent; null for the baseline, which is experiment 0)
+    proposed   n, blob, hypothesis, category, proposer, origin, source_hash, normalized_hash, constants, code_size,
+               diff_lines, cost_usd, parent (number of the incumbent; null for the baseline, which is experiment 0)
     committed  n, commit
     started    n, k, seed, mark                               again, with the same k, where a measurement was cut off
     measured   n, k, result
-    decided    n, verdict, reason, val_bpb, value, value_n    measurements may follow: an incumbent's fresh seeds
+    decided    n, verdict, reason, val_bpb, z, value, value_n, near_miss, lint (true where it refused the candidate)
+                                                              measurements may follow: an incumbent's fresh seeds
     anchored   n, value, value_n                              a kept experiment is worth this from now on
     withdrawn  n, reason                                      a keep that fresh measurements didn't bear out
+    calibrated n, and what `agent.calibrate` found            changes nothing: its measurements were told before
     stopped    reason
-    resumed
+    resumed    comparability_key, rules, prior
 
 Fields and events that a later version adds are ignored.
 """
@@ -21,11 +23,13 @@ Fields and events that a later version adds are ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, get_args
 
 from autoresearch.core.contract import Result, Verdict
+from autoresearch.core.decide import Candidate, Score
 from autoresearch.core.errors import DataError
+from autoresearch.core.task import Rules
 
 _VERDICTS = frozenset(get_args(Verdict))
 
@@ -47,6 +51,15 @@ class Refusal(NamedTuple):
     reason: str
     hypothesis: str
     origin: str
+
+
+class Prior(NamedTuple):
+    """What earlier runs measured of the spread under one comparability key."""
+
+    square: float
+    """Sum of squared deviations from the mean of each group, in (bits per byte)²."""
+    dof: int
+    """Degrees of freedom."""
 
 
 class Counts(NamedTuple):
@@ -78,6 +91,8 @@ class Record:
     diff_lines: int
     parent: int | None
     """Number of the incumbent that it was made from; None for the baseline."""
+    code_size: int = 0
+    """Lines of code; 0 where an earlier version wrote the journal, so that no tie is decided by it."""
     commit: str = ""
     """"" while there is none."""
     unfinished: Started | None = None
@@ -95,6 +110,10 @@ class Record:
     """Fresh measurements behind `value`."""
     value_key: str = ""
     """Comparability key of the measurements behind `value`."""
+    decided_key: str = ""
+    """Comparability key of the measurements that it was judged by."""
+    near_miss: bool = False
+    """Discarded, though its first score was an unclear gain: perhaps good together with another one."""
     withdrawn: str | None = None
     """Why a keep was taken back."""
 
@@ -122,7 +141,13 @@ class History:
         """Of the run, or of its latest resumption where that names one."""
         self.experiments: dict[int, Record] = {}
         """By number, ascending; the baseline is number 0."""
+        self.results: list[Result] = []
+        """Of all experiments, in the order in which they were measured."""
         self.refusals: list[Refusal] = []
+        self.rules = Rules()
+        """Thresholds of the run, or of its latest resumption."""
+        self.priors: dict[str, Prior] = {}
+        """By comparability key."""
         self.stop_reason = ""
         """Of the last stop; "" while the run goes on, also when it was killed."""
         self.cost_usd = 0.0
@@ -190,6 +215,33 @@ class History:
         return next((record for record in reversed([*self.experiments.values()]) if record.kept), None)
 
     @property
+    def near_misses(self) -> list[Record]:
+        """In order."""
+        return [record for record in self.experiments.values() if record.near_miss]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All experiments as `core.decide` looks at them, with the scores that are comparable now."""
+        return [self._candidate(record) for record in self.experiments.values()]
+
+    def comparable(self, record: Record) -> list[Result]:
+        """Measurements of an experiment that are comparable with those to come, in order."""
+        return [result for result in record.results if result.comparability_key == self.comparability_key]
+
+    def _candidate(self, record: Record) -> Candidate:
+        here = record.value_key == self.comparability_key
+        return Candidate(
+            number=record.number,
+            code_size=record.code_size,
+            scores=tuple(Score(r.val_bpb, r.status, r.reason, r.suspect) for r in self.comparable(record)),
+            verdict=record.verdict,
+            value=record.value if here else None,
+            value_n=record.value_n if here else 0,
+            withdrawn=record.withdrawn is not None,
+            judged_here=record.decided_key in ("", self.comparability_key),
+        )
+
+    @property
     def pending(self) -> Record | None:
         """The experiment that was proposed and isn't decided. Its `commit` and `unfinished` say what it lacks."""
         return next((record for record in self.experiments.values() if record.verdict is None), None)
@@ -236,6 +288,17 @@ class History:
             raise ValueError("comes a second time")
         self.run = event
         self.comparability_key = event.get("comparability_key", "")
+        self._take_rules(event.get("settings", {}).get("rules", {}))
+        self._take_prior(event)
+
+    def _take_rules(self, rules: Mapping[str, Any]) -> None:
+        known = {f.name for f in fields(Rules)}
+        self.rules = Rules(**{name: value for name, value in rules.items() if name in known})
+
+    def _take_prior(self, event: Mapping[str, Any]) -> None:
+        # What is known of a key when the run first meets it: later on this run's own calibration would count twice.
+        if (key := self.comparability_key) not in self.priors:
+            self.priors[key] = Prior(**(event.get("prior") or {"square": 0.0, "dof": 0}))
 
     def _refused(self, event: Mapping[str, Any]) -> None:
         number = event["n"]
@@ -265,6 +328,7 @@ class History:
             constants=event.get("constants", {}),
             diff_lines=event.get("diff_lines", 0),
             parent=event.get("parent"),
+            code_size=event.get("code_size", 0),
         )
         self.cost_usd += event.get("cost_usd", 0.0)
 
@@ -282,6 +346,7 @@ class History:
         if record.unfinished is None or record.unfinished.k != k:
             raise ValueError(f"with k = {k} of experiment {record.number}, which was not started")
         result = Result.from_json(event["result"])
+        self.results.append(result)
         self._update(record, results=(*record.results, result), unfinished=None)
 
     def _decided(self, event: Mapping[str, Any]) -> None:
@@ -299,6 +364,8 @@ class History:
             value=event.get("value", val_bpb),
             value_n=event.get("value_n", len(record.results)),
             value_key=self.comparability_key,
+            decided_key=self.comparability_key,
+            near_miss=event.get("near_miss", False),
             unfinished=None,
         )
 
@@ -321,3 +388,6 @@ class History:
     def _resumed(self, event: Mapping[str, Any]) -> None:
         self.stop_reason = ""
         self.comparability_key = event.get("comparability_key", self.comparability_key)
+        if "rules" in event:
+            self._take_rules(event["rules"])
+        self._take_prior(event)

@@ -10,6 +10,7 @@ Everything is computed in one static shape (eval_rows, T), the last batch padded
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic as _now
@@ -30,6 +31,8 @@ PROBE_ROWS = 4
 CUTS = 64
 """Positions that the causality probe cuts rows at: a leak at a share s of all positions escapes with (1 − s)^CUTS."""
 MAX_ROUNDS = 8
+CHECKS = 8
+"""Looks at the harness while one split is scored."""
 MAX_LOGITS_BYTES = 2**30
 COMPILE_SECONDS = 150.0
 """Most that compiling the evaluation may add to its first call."""
@@ -40,7 +43,8 @@ _TOLERANCE = MappingProxyType({"float32": 2e-4, "float16": 2e-2, "bfloat16": 6e-
 _DRIFT = 0.1
 """Share of the tolerance that the mean over all cuts may move by: rounding has no direction, a leak has one."""
 
-GATES = ("shape", "finite", "causality", "isolation", "spot check", "no memory", "first call")
+GATES = ("shape", "finite", "no memory", "causality", "isolation", "spot check", "first call")
+"""In the order in which they run."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,9 @@ class Evaluator:
         eval_rows: rows of the static shape; lowered where the logits (rows, T, V) in float32 would pass 1 GiB.
         token_seconds: what a token took in training. Scoring one takes less, so that slow calls don't excuse a slower
             first one; None where it is not known.
+        check: raises where the harness is no longer what it was. Called about CHECKS times after calls that the
+            candidate can't foresee, so that nothing is replaced for the calls between two looks.
+        passed: the gates of GATES that let the candidate pass are noted here, one after the other.
     """
 
     def __init__(
@@ -80,6 +87,8 @@ class Evaluator:
         token_bytes: NDArray[np.int32],
         eval_rows: int,
         token_seconds: float | None = None,
+        check: Callable[[], None] = lambda: None,
+        passed: list[str] | None = None,
     ) -> None:
         self._backend = backend
         self._device = device
@@ -88,6 +97,10 @@ class Evaluator:
         self._token_bytes = token_bytes
         self._eval_rows = eval_rows
         self._token_seconds = token_seconds
+        self._check = check
+        self._check_share = 0.0
+        self._surprise = np.random.default_rng()
+        self._passed = [] if passed is None else passed
         self._tolerance = _TOLERANCE[device.dtype]
         self._seconds: list[float] = []
         self._first_seconds: dict[str, float] = {}
@@ -119,6 +132,8 @@ class Evaluator:
         put = self._backend.put
         nats = self._backend.nats(self._trained, put(inputs, self._device), put(targets, self._device))
         self._timed("nats", start)
+        if self._surprise.random() < self._check_share:
+            self._check()
         if nats.shape != targets.shape:
             raise CandidateFailure("invalid", f"scores have the shape {nats.shape}, not {targets.shape}")
         return nats
@@ -158,32 +173,42 @@ class Evaluator:
         """
         return self._scored(rows, -1)[0]
 
-    def measure(self, val: NDArray[Any], test: NDArray[Any], seed: int) -> tuple[Score, Score | None]:
-        """Score both splits and run every probe of GATES.
+    def measure(
+        self, val: NDArray[Any], held_out: Mapping[str, NDArray[Any]], seed: int
+    ) -> tuple[Score, dict[str, Score]]:
+        """Score the validation rows and every other set of rows, and run every probe of GATES.
 
         Args:
             val: validation rows (N, T + 1).
-            test: rows that are scored and kept from every proposer; may be empty.
+            held_out: by name, rows that are scored and kept from every proposer; an empty set has no score.
             seed: of the probes; the candidate must not be able to foresee it.
 
         Raises:
             CandidateFailure: the first probe that fails, "invalid", or "diverged" for scores that aren't finite.
         """
         rng = np.random.default_rng(seed)
-        full = len(val) // self._rows_of(val.shape[1] - 1)
+        size = self._rows_of(val.shape[1] - 1)
+        full = len(val) // size
         probed = int(rng.integers(full)) if full else 0
+        self._check_share = CHECKS * size / len(val)
         inputs, targets, real = self._batch(val, probed)
         # A wrong shape is named before anything is computed with it; no row of the split is shown before it is scored.
         self._logits(np.zeros_like(inputs))
+        self._passed.append("shape")
         val_score, nats = self._scored(val, probed)
-        test_score = self.score(test) if len(test) else None
+        held_out_scores = {name: self.score(rows) for name, rows in held_out.items() if len(rows)}
+        self._passed.append("finite")
         again = self._nats(inputs, targets)
         if not (moved := float(np.abs(again - nats)[:real].max())) <= self._tolerance:
             raise CandidateFailure("invalid", f"no memory: the same rows scored twice differ by {moved:.2g} nats")
+        self._passed.append("no memory")
         self._check_causality(inputs, targets, nats, real, rng)
+        self._passed += ["causality", "isolation"]
         self._check_spot(nats, self._logits(inputs), targets)
+        self._passed.append("spot check")
         self._check_first_calls(inputs.size)
-        return val_score, test_score
+        self._passed.append("first call")
+        return val_score, held_out_scores
 
     def _check_spot(self, nats: NDArray[np.float32], logits: NDArray[np.float32], targets: NDArray[np.int32]) -> None:
         """A few rows again in NumPy float64, from the logits alone."""

@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autoresearch.core.history import History, Record
+from autoresearch.core.decide import Candidate, fresh_scores
+from autoresearch.core.history import History, Prior, Record
 from autoresearch.core.task import Rules
+
+NOTHING = Prior(0.0, 0)
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,30 @@ class Spread:
     dof: float
     """Degrees of freedom, those of the prior included."""
     measured: int
-    """Degrees of freedom that come from measurements here; 0 is the stated prior alone."""
+    """Degrees of freedom that come from measurements, here or earlier; 0 is the stated prior alone."""
 
     def __str__(self) -> str:
         origin = f"{self.measured} measured" if self.measured else "stated prior"
         return f"{self.value:.4f} ({origin})"
 
 
-def estimate(prior: float, prior_dof: float, groups: Iterable[Sequence[float]]) -> Spread:
-    """Pool a prior with groups of fresh-seed measurements, each group of one unchanged source.
+def pooled(groups: Iterable[Sequence[float]]) -> Prior:
+    """Squared deviations and degrees of freedom of groups of scores, each of one unchanged source.
+
+    Args:
+        groups: scores in bits per byte; groups of fewer than two say nothing.
+    """
+    square, dof = 0.0, 0
+    for group in groups:
+        if len(group) >= 2:
+            mean = math.fsum(group) / len(group)
+            square += math.fsum((x - mean) ** 2 for x in group)
+            dof += len(group) - 1
+    return Prior(square, dof)
+
+
+def estimate(prior: float, prior_dof: float, groups: Iterable[Sequence[float]], earlier: Prior = NOTHING) -> Spread:
+    """Pool a stated prior and what earlier runs measured with groups of fresh-seed measurements.
 
     The posterior scale of a scaled inverse chi-square prior (Gelman et al., Bayesian Data Analysis, section 2.6):
     s² = (ν₀ s₀² + Σ (x − group mean)²) / (ν₀ + Σ (n − 1)).
@@ -36,32 +54,29 @@ def estimate(prior: float, prior_dof: float, groups: Iterable[Sequence[float]]) 
     Args:
         prior: s₀, in bits per byte.
         prior_dof: ν₀.
-        groups: scores in bits per byte; groups of fewer than two say nothing.
+        groups: see `pooled`.
+        earlier: what was measured before.
     """
-    square = prior_dof * prior * prior
-    measured = 0
-    for group in groups:
-        if len(group) >= 2:
-            mean = math.fsum(group) / len(group)
-            square += math.fsum((x - mean) ** 2 for x in group)
-            measured += len(group) - 1
+    here = pooled(groups)
+    measured = here.dof + earlier.dof
     dof = prior_dof + measured
-    return Spread(math.sqrt(square / dof), dof, measured)
+    return Spread(math.sqrt((prior_dof * prior * prior + here.square + earlier.square) / dof), dof, measured)
 
 
 def comparable_scores(history: History, record: Record) -> list[float]:
     """Scores of an experiment that are comparable with the run's present key, in order."""
-    key = history.comparability_key
-    return [r.val_bpb for r in record.results if r.val_bpb is not None and r.comparability_key == key]
+    return [result.val_bpb for result in history.comparable(record) if result.val_bpb is not None]
+
+
+def spread_among(candidates: Iterable[Candidate], rules: Rules, earlier: Prior = NOTHING) -> Spread:
+    """The spread that the priors and the fresh, unsuspected scores of all decided candidates give."""
+    fresh = (fresh_scores(candidate, clean=True) for candidate in candidates if candidate.verdict is not None)
+    return estimate(rules.spread, rules.spread_dof, fresh, earlier)
 
 
 def spread_of(history: History, rules: Rules) -> Spread:
-    """The spread that a run's prior and its fresh measurements give.
-
-    The first score of a candidate picked it, so only those after it are fresh; the baseline was not picked.
-    """
-    fresh = (comparable_scores(history, record)[0 if n == 0 else 1 :] for n, record in history.experiments.items())
-    return estimate(rules.spread, rules.spread_dof, fresh)
+    """The spread as the next decision of a run sees it."""
+    return spread_among(history.candidates, rules, history.priors.get(history.comparability_key, NOTHING))
 
 
 def fresh_seed(run_seed: int, experiment: int, k: int) -> int:

@@ -100,6 +100,12 @@ class Repository:
         self.set_ref(ref, commit, current.commit if current else None, "autoresearch: candidate")
         return commit
 
+    def on_top(self, base: Ref, commit: str, ref: str) -> str:
+        """A commit on top of `base`, under `ref`, with the tree of `commit`; that of `base` where it has that tree."""
+        tree = self._git("rev-parse", f"{commit}^{{tree}}")
+        message = f"autoresearch: back to the files of {commit[:10]}"
+        return base.commit if base.tree == tree else self.commit(ref, tree, base.commit, message)
+
     def entries(self, base: str | None, folder: str) -> dict[str, Entry]:
         """What a folder ("" or with a slash at the end) of a commit holds, by file name; {} where it isn't there."""
         if base is None:

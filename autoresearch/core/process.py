@@ -1,4 +1,4 @@
-"""A child process as its parent holds it: pipes, log, memory, and its end together with whatever it started."""
+"""A child process as its parent holds it: environment, pipes, log, memory, and its end with whatever it started."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic as _now
 from time import sleep, time
@@ -18,12 +19,22 @@ from typing import Any
 
 import psutil
 
+from autoresearch.core import registry
 from autoresearch.core.channel import Channel, ChannelBroken
+from autoresearch.core.sandbox import SANDBOX_PROCESS
 
 TAIL_BYTES = 4096
 _MARK = "AUTORESEARCH_CHILD"
 # Escape sequences: CSI (colours, cursor) and OSC (titles, links); then what is left of the control characters.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+# What a framework needs of the user's environment. Everything else, keys above all, stays with the parent.
+_ENVIRONMENT = re.compile(
+    r"(PATH|LANG|LC_\w+|TZ|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|DYLD_\w+|PYTHONPATH|PYTHONHOME|PYTHONWARNINGS|CC|CXX"
+    r"|HF_HOME|HF_HUB_CACHE|(CUDA|NVIDIA|NCCL|OMP|KMP|MKL|OPENBLAS|VECLIB|TORCH|TORCHINDUCTOR|TRITON|XLA|JAX|LIBTPU|TPU|MLX|METAL"
+    r"|PYTORCH)_\w+)"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 def memory_bytes() -> int:
@@ -52,6 +63,28 @@ def one_line(text: str) -> str:
     return " ".join(_CONTROL.sub("", text).split())[:500]
 
 
+def child_environment(backend: str, device: str, scratch: Path, compile_cache: Path) -> dict[str, str]:
+    """The whole environment of a child."""
+    kept = {k: v for k, v in os.environ.items() if _ENVIRONMENT.fullmatch(k) and not _SECRET.search(k)}
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": compile_cache / "inductor",
+        "TRITON_CACHE_DIR": compile_cache / "triton",
+        "JAX_COMPILATION_CACHE_DIR": compile_cache / "jax",
+        "XDG_CACHE_HOME": compile_cache,
+    }
+    return {
+        **kept,
+        **{name: str(path) for name, path in caches.items()},
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "HF_HOME": os.environ.get("HF_HOME", str(Path.home() / ".cache" / "huggingface")),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        **registry.facts(backend).environment(device),
+    }
+
+
 class ChildProcess:
     """`autoresearch.core.child` in a session of its own.
 
@@ -60,10 +93,19 @@ class ChildProcess:
         folder: its current directory.
         log: its standard output and error are appended here.
         mark: in the environment of the child and of all that it starts, see `kill_marked`.
+        wrap: turns its command into one that starts it in a sandbox.
     """
 
-    def __init__(self, environment: dict[str, str], folder: Path, log: Path, mark: str) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        folder: Path,
+        log: Path,
+        mark: str,
+        wrap: Callable[[list[str]], list[str]] = list,
+    ) -> None:
         self._mark = mark
+        self._inner: psutil.Process | None = None
         self._since = time() - 1.0
         to_child, from_parent = os.pipe()
         to_parent, from_child = os.pipe()
@@ -72,7 +114,7 @@ class ChildProcess:
         self._log_start = self._log.seek(0, os.SEEK_END)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "autoresearch.core.child", str(to_child), str(from_child)],
+                wrap([sys.executable, "-P", "-m", "autoresearch.core.child", str(to_child), str(from_child)]),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -127,21 +169,42 @@ class ChildProcess:
         """Bytes that were printed by now."""
         return os.fstat(self._log.fileno()).st_size - self._log_start
 
+    def _child(self) -> psutil.Process:
+        """The child itself; a sandbox puts processes of its own before it.
+
+        Raises:
+            psutil.Error: it is gone.
+        """
+        if self._inner is None:
+            process = psutil.Process(self.process.pid)
+            while process.name() == SANDBOX_PROCESS and (children := process.children()):
+                process = children[0]
+            if process.name() == SANDBOX_PROCESS:
+                return process
+            self._inner = process
+        return self._inner
+
     def memory(self, tree: bool) -> int:
         """Resident bytes of the process, or of its whole tree, memory-mapped files not counted."""
         total = 0
         with contextlib.suppress(psutil.Error):
-            root = psutil.Process(self.process.pid)
+            root = self._child()
             # Finding the children reads the whole process table.
             for process in (root, *(root.children(recursive=True) if tree else ())):
                 with contextlib.suppress(psutil.Error, OSError):
                     total += _own_bytes(process)
         return total
 
+    def stopped(self) -> bool:
+        """Whether a signal or a debugger holds the process at this moment."""
+        with contextlib.suppress(psutil.Error):
+            return self._child().status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return False
+
     def dump_stack(self) -> None:
         """Ask for a traceback in the log, of a child about to be killed."""
-        with contextlib.suppress(OSError):
-            self.process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(psutil.Error):
+            self._child().send_signal(signal.SIGUSR1)
             sleep(0.2)
 
     def kill(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autoresearch.core.errors import UsageError, did_you_mean
+from autoresearch.core.sandbox import check_setting
 
 T = TypeVar("T")
 
@@ -92,11 +93,15 @@ class Limits:
     """Scoring, its compiling included."""
     memory_fraction: float = 0.75
     """Share of the machine's memory that the process tree may hold."""
+    probe_seconds: float = 0.5
+    """Time of each of the two device probes, before and after training; 0 leaves them out."""
 
     def __post_init__(self) -> None:
         for name in ("setup_seconds", "eval_seconds", "memory_fraction"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"[limits] {name} must be positive, received {getattr(self, name)!r}")
+        if not 0 <= self.probe_seconds <= 10:
+            raise UsageError(f"[limits] probe_seconds must be 0 (none) to 10, received {self.probe_seconds!r}")
 
 
 @dataclass(frozen=True)
@@ -107,10 +112,24 @@ class Rules:
     """The stated prior for the standard deviation of val_bpb between seeds on such a machine."""
     spread_dof: float = 4.0
     """Weight of that prior, in measurements."""
-    keep_z: float = 2.5
+    keep_z: float = 0.75
+    """A first score this clear is kept at once."""
     retest_z: float = 0.5
+    """A first score this good is measured once more."""
+    fresh_within: int = 8
+    """After so many experiments a keep without a fresh measurement gets one; sooner where the next is unclear."""
+    strict: bool = False
+    """Keep nothing for its first score: every gain must be confirmed by `strict_retests` fresh measurements."""
+    strict_retests: int = 2
+    strict_z: float = 1.5
+    """Which the mean of these fresh measurements must reach."""
 
     def __post_init__(self) -> None:
+        for name in ("fresh_within", "strict_retests"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"[rules] {name} must be 1 or more, received {getattr(self, name)!r}", _MEND)
+        if self.strict_z < 0:
+            raise UsageError(f"[rules] strict_z must be 0 or more, received {self.strict_z!r}", _MEND)
         if not 1e-9 <= self.spread <= 1e3:
             raise UsageError(f"[rules] spread must be 1e-9 to 1000 bits per byte, received {self.spread!r}")
         if self.spread_dof <= 0:
@@ -180,6 +199,11 @@ class Settings:
     seed: int = 0
     source: str = ""
     """What `prepare` reads; "" is the task's data set."""
+    sandbox: str = "auto"
+    """"auto" uses the system's where it works, "on" insists on it, "off" uses none."""
+
+    def __post_init__(self) -> None:
+        check_setting(self.sandbox)
 
 
 _TABLES: dict[str, type[Any]] = {"task": Task, "limits": Limits, "rules": Rules, "stop": Stop, "machine": Machine}
@@ -190,6 +214,7 @@ _SCALARS: dict[str, type[Any]] = {
     "agent": str,
     "seed": int,
     "source": str,
+    "sandbox": str,
 }
 
 

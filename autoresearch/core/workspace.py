@@ -276,7 +276,8 @@ class Workspace:
     def advance(self, tag: str, commit: str) -> str | None:
         """Move the branch `autoresearch/<tag>` to a kept commit, or back to the one before where a keep is withdrawn.
 
-        Where the branch is checked out, here or in another worktree, it moves by a fast-forward merge there or not.
+        Where it is checked out, in whichever worktree, it moves by a fast-forward merge there or not: a commit that is
+        not ahead of it comes as a new one on top of it, with the same files.
 
         Returns:
             None, or what to tell the user when the branch stays: the commit is safe under its own ref; call again.
@@ -289,14 +290,17 @@ class Workspace:
         if branch.commit == commit:
             return None
         forward = self._git.run("merge-base", "--is-ancestor", branch.commit, commit)[0] == 0
-        if not forward and not self._is_candidate(tag, branch.commit):
+        refs = f"refs/autoresearch/{tag}/"
+        if not forward and all(r.commit != branch.commit for r in self._repository.refs(refs).values()):
             obstacle = "it holds commits that are not of this run"
         elif not (branch.worktree and Path(branch.worktree).is_dir()):
             self._repository.set_ref(ref, commit, branch.commit, "autoresearch: keep")
             return None
-        elif not forward:
-            obstacle = f"it is checked out in {branch.worktree} and would have to go back"
         else:
+            if not forward:
+                commit = self._repository.on_top(branch, commit, f"{refs}on-{branch.commit[:10]}")
+                if commit == branch.commit:
+                    return None
             options = ("--ff-only", "--no-verify-signatures", "--no-autostash", "--no-stat")
             status, _, stderr = _Git(Path(branch.worktree)).run("merge", *options, commit)
             if status == 0:
@@ -307,11 +311,8 @@ class Workspace:
             )
         return (
             f"branch autoresearch/{tag} stays at {branch.commit[:10]}, while the best commit is {commit[:10]}, safe "
-            f"under refs/autoresearch/{tag}/: {obstacle}"
+            f"under {refs}: {obstacle}"
         )
-
-    def _is_candidate(self, tag: str, commit: str) -> bool:
-        return any(ref.commit == commit for ref in self._repository.refs(f"refs/autoresearch/{tag}/").values())
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
