@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from autoresearch.agent import folder, start
+from autoresearch.agent.isolation import choose_sandbox
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.proposer import Proposal
 from autoresearch.core import candidate, noise, registry
 from autoresearch.core.contract import Result
 from autoresearch.core.errors import CandidateFailure, UsageError
 from autoresearch.core.executor import LocalExecutor, Request
+from autoresearch.core.harness import harness_hash
 from autoresearch.core.view import View
 
 
@@ -62,11 +64,13 @@ def measure(directory: Path, train: Path | None, seed: int | None, options: Mapp
                 seed=request.seed,
                 comparability_key=request.comparability_key,
                 source_hash=request.source_hash,
+                harness_hash=harness_hash(),
             )
         view.begin(f"measuring {train or workspace.train_path.name} with seed {request.seed}")
         log = place / "logs" / "latest.log"
         log.unlink(missing_ok=True)
-        return LocalExecutor(place).measure(request, dataset, log, view.event).result
+        executor = LocalExecutor(place, choose_sandbox(settings, device, view))
+        return executor.measure(request, dataset, log, view.event).result
 
 
 def record(
@@ -85,7 +89,7 @@ def record(
     source = _read(train or folder.open_workspace(directory).train_path)
     proposal = Proposal(source, hypothesis)
     with start.open_run(directory, tag, options, None, view) as run:
-        lab = Lab(run, LocalExecutor(run.folder), view)
+        lab = Lab(run, run.executor(), view)
         is_baseline = lab.history.baseline is None and train is None
         if is_baseline:
             view.note(f"run {run.tag} is new: the train.py at hand is its baseline, whatever -m says")

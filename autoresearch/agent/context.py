@@ -18,6 +18,7 @@ def _trial(record: Record) -> Trial:
         verdict=record.verdict,
         reason=record.reason,
         val_bpb=record.val_bpb,
+        withdrawn=record.withdrawn is not None,
         hypothesis=record.hypothesis,
         category=record.category,
         parent=record.parent or 0,
@@ -45,6 +46,7 @@ def context_of(
         device=asdict(device),
         spread=noise.spread_of(history, settings.rules).value,
         history=tuple(_trial(r) for r in history.experiments.values() if r.verdict is not None),
+        near_misses=tuple(_trial(r) for r in history.near_misses),
         origins=history.origins,
         seed=noise.fresh_seed(settings.seed, history.next_number, -1 - len(history.refusals)),
     )

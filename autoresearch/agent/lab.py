@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autoresearch.agent.proposer import Proposal
 from autoresearch.core import candidate, noise
 from autoresearch.core.constants import constants
-from autoresearch.core.contract import DeviceInfo
+from autoresearch.core.contract import DeviceInfo, Result
 from autoresearch.core.dataset import Dataset
-from autoresearch.core.decide import Decision, Incumbent, decide
+from autoresearch.core.decide import Anchor, Decide, Measure, Propose, Step, Withdraw, usable
 from autoresearch.core.errors import AutoresearchError, CandidateFailure
-from autoresearch.core.executor import LocalExecutor, Request
+from autoresearch.core.executor import LocalExecutor, Measurement, Request
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal, export_results
 from autoresearch.core.process import kill_marked, one_line
 from autoresearch.core.registry import facts
-from autoresearch.core.task import Settings
+from autoresearch.core.replay import event_of, step_of
+from autoresearch.core.sandbox import Sandbox
+from autoresearch.core.spreads import stored
+from autoresearch.core.suspect import suspicion
+from autoresearch.core.task import Settings, Task
 from autoresearch.core.view import View, outcome_of
 from autoresearch.core.workspace import Workspace
+
+STEPS_LIMIT = 3.0
+"""Budgets that a measurement of a fixed number of steps may take."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,16 @@ class Run:
     """Comparability key of this task on this machine."""
     program: str
     """Text of program.md."""
+    sandbox: Sandbox | None = None
+    """In which candidates are measured."""
 
     @property
     def folder(self) -> Path:
         return self.workspace.run_dir(self.tag)
+
+    def executor(self) -> LocalExecutor:
+        """What measures for this run."""
+        return LocalExecutor(self.folder, self.sandbox)
 
     def log_path(self, number: int) -> Path:
         return self.folder / "logs" / f"{number}.log"
@@ -70,7 +83,7 @@ class Lab:
         self.history.apply(self._journal.append(event, **data))
 
     def begin(self) -> None:
-        """Start the run, or take it up where it was: the baseline is decided and nothing is pending afterwards.
+        """Start the run, or take it up where it was: the baseline is decided and nothing is owed afterwards.
 
         An incumbent that was measured on another machine is measured again before anything is held against it.
 
@@ -78,6 +91,8 @@ class Lab:
             AutoresearchError: the baseline fails, or the machine does.
         """
         run = self.run
+        known = stored(run.folder.parent).get(run.key)
+        prior = None if known is None else known._asdict()
         if not self.history.run:
             self.log(
                 "run",
@@ -88,20 +103,21 @@ class Lab:
                 dataset=run.dataset.key,
                 source=run.dataset.source,
                 device=asdict(run.device),
+                prior=prior,
             )
         else:
-            self.log("resumed", comparability_key=run.key)
+            self.log("resumed", comparability_key=run.key, rules=asdict(run.settings.rules), prior=prior)
         for record in self.history.experiments.values():
             if record.unfinished is not None:
                 kill_marked(record.unfinished.mark)
         if self.history.incumbent is None:
             self._baseline()
-        incumbent = self.incumbent
-        if incumbent.value_key != run.key:
-            self._anchor(incumbent)
-        self._advance(incumbent)
+        if self.incumbent.value_key != run.key:
+            self._view.note("the machine or its framework changed: what was measured before can't be compared")
+        self._advance(self.incumbent)
         if (pending := self.history.pending) is not None:
             self.finish(pending.number)
+        self.settle()
         self._export()
 
     def _baseline(self) -> None:
@@ -137,22 +153,6 @@ class Lab:
             )
         return incumbent
 
-    def _anchor(self, incumbent: Record) -> None:
-        """Measure the incumbent where no score of it is comparable with what this machine will measure."""
-        self._view.note(
-            f"the machine or its framework changed: experiment {incumbent.number}, the incumbent, is measured again"
-        )
-        if not self._scores(incumbent):
-            self._measure(incumbent, f"#{incumbent.number} again: the incumbent")
-        measured = self.history.experiments[incumbent.number]
-        scores = self._scores(measured)
-        if not scores:
-            failed = measured.results[-1]
-            raise AutoresearchError(
-                f"the incumbent can't be measured here: {failed.status}: {failed.reason}", "start a new run with --tag"
-            )
-        self.log("anchored", n=incumbent.number, value=scores[-1], value_n=1)
-
     def problem(self, proposal: Proposal) -> str:
         """Why a proposal is refused before any training; "" where it is not."""
         if proposal.problem:
@@ -160,7 +160,8 @@ class Lab:
         digest = candidate.normalized_hash(proposal.source)
         for record in self.history.experiments.values():
             if record.normalized_hash == digest:
-                return f"a duplicate of experiment {record.number}"
+                other = self.run.workspace.read(record.commit) if record.commit else proposal.source
+                return f"{candidate.sameness(proposal.source, other)} of experiment {record.number}"
         return ""
 
     def record(self, proposal: Proposal, proposer: str) -> int:
@@ -189,6 +190,7 @@ class Lab:
             source_hash=candidate.source_hash(proposal.source),
             normalized_hash=candidate.normalized_hash(proposal.source),
             constants=values,
+            code_size=candidate.code_size(proposal.source),
             diff_lines=difference,
             parent=parent,
             cost_usd=proposal.cost_usd,
@@ -203,82 +205,108 @@ class Lab:
             parent = self.incumbent.commit
             commit = self.run.workspace.commit_candidate(self.run.tag, number, record.blob, parent, message)
             self.log("committed", n=number, commit=commit)
-        change = None
-        try:
-            decision = self._decision(number)
-            scores = self._scores(self.history.experiments[number])
-            val_bpb = sum(scores) / len(scores)
-            if number:
-                change = val_bpb - self._against().value
-            self.log(
-                "decided",
-                n=number,
-                verdict="keep" if decision.action == "keep" else "discard",
-                reason=decision.reason,
-                val_bpb=val_bpb,
-                z=decision.z,
-                spread=self._spread(),
-                value=decision.value,
-                value_n=decision.n,
-            )
-        except CandidateFailure as failure:
-            self.log("decided", n=number, verdict=failure.status, reason=failure.reason, val_bpb=None)
+        if not record.results:
+            source = self.run.workspace.read(self.history.experiments[number].commit)
+            try:
+                candidate.lint(source, facts(self.run.settings.backend).ALLOWED_IMPORTS)
+            except CandidateFailure as failure:
+                self.log("decided", n=number, verdict=failure.status, reason=failure.reason, val_bpb=None, lint=True)
+                self._told(number, None)
+        while self.history.experiments[number].verdict is None:
+            self._take(step_of(self.history))
+
+    def settle(self) -> None:
+        """Do what the rule asks for before the next proposal, measurements of the incumbent included."""
+        while not isinstance(step := step_of(self.history), Propose):
+            self._take(step)
+
+    def conclude(self) -> None:
+        """Do what follows from the measurements so far; the rule may ask for another one afterwards."""
+        while not isinstance(step := step_of(self.history), Measure | Propose):
+            self._take(step)
+
+    def _take(self, step: Step) -> None:
+        match step:
+            case Measure(number, reason):
+                record = self.history.experiments[number]
+                if reason:
+                    self._view.note(f"  #{number} once more with a fresh seed: {reason}")
+                again = record.verdict is not None
+                self.measure(number, f"#{number} again: the incumbent" if again else f"#{number} {record.hypothesis}")
+            case Decide(number):
+                change = step.val_bpb - self._value() if number and step.val_bpb is not None else None
+                self.log(**event_of(step, self.history))
+                self._told(number, change)
+            case Anchor(number):
+                self.log(**event_of(step, self.history))
+                self._view.detail(f"#{number}, the incumbent, is worth {step.value:.4f} bpb, n {step.value_n}")
+            case Withdraw(number, reason):
+                self.log(**event_of(step, self.history))
+                self._view.note(f"  #{number} is withdrawn: {reason}; #{self.incumbent.number} is the incumbent again")
+                self._advance(self.incumbent)
+                self._export()
+
+    def _told(self, number: int, change: float | None) -> None:
+        """What a verdict entails."""
         decided = self.history.experiments[number]
         if decided.kept:
             self._advance(decided)
         self._export()
         self._view.decided(outcome_of(decided, change))
 
-    def _decision(self, number: int) -> Decision:
-        """Measure until `decide` has a verdict.
+    def _value(self) -> float:
+        value = self.incumbent.value
+        assert value is not None, "a kept experiment has a value"
+        return value
+
+    def measure(self, number: int, title: str) -> Result:
+        """One more measurement of an experiment with a fresh seed, journaled.
 
         Raises:
-            CandidateFailure: the lint or a measurement failed.
+            AutoresearchError: the machine failed, or the incumbent has no score on this machine and fails.
         """
-        source = self.run.workspace.read(self.history.experiments[number].commit)
-        candidate.lint(source, facts(self.run.settings.backend).ALLOWED_IMPORTS)
-        while True:
-            record = self.history.experiments[number]
-            for result in record.results:
-                if result.status != "ok":
-                    raise CandidateFailure(result.status, result.reason)
-            if scores := self._scores(record):
-                if number == 0:
-                    return Decision("keep", "baseline", 0.0, scores[0], 1)
-                size, rules = candidate.code_size(source), self.run.settings.rules
-                decision = decide(self._against(), scores, size, self._spread(), rules)
-                if decision.action != "retest":
-                    return decision
-                self._view.note(f"  #{number}: {scores[0]:.4f} bpb, {decision.reason}: once more with a fresh seed")
-            self._measure(record, f"#{number} {record.hypothesis}")
+        run, record = self.run, self.history.experiments[number]
+        k = len(record.results)
+        request = self._request(record, noise.fresh_seed(run.settings.seed, number, k), run.settings.task)
+        self.log("started", n=number, k=k, seed=request.seed, mark=request.mark)
+        measured = self._measured(request, number, title)
+        if measured.audit:
+            self._audit.append("audit", n=number, k=k, seed=request.seed, **measured.audit)
+        earlier = [result for result in self.history.results if result.comparability_key == run.key]
+        result = replace(measured.result, suspect=suspicion(measured.result, earlier))
+        self.log("measured", n=number, k=k, result=result.to_json())
+        lost = record.verdict is not None and record.value_key != run.key and result.status != "ok"
+        if lost and not usable(self.history.candidates[number])[1]:
+            raise AutoresearchError(
+                f"the incumbent can't be measured here: {result.status}: {result.reason}", "start a new run with --tag"
+            )
+        return result
 
-    def _against(self) -> Incumbent:
-        incumbent = self.incumbent
-        assert incumbent.value is not None, "a kept experiment has a value"
-        size = candidate.code_size(self.run.workspace.read(incumbent.commit))
-        return Incumbent(incumbent.value, incumbent.value_n, size)
+    def try_steps(self, number: int, steps: int, seed: int, title: str) -> Result:
+        """Train and score an experiment for a number of steps, however long they take; nothing is journaled.
 
-    def _measure(self, record: Record, title: str) -> None:
-        """One more measurement of an experiment, journaled."""
-        run, settings, k = self.run, self.run.settings, len(record.results)
-        request = Request(
+        The score is not comparable with those of the run.
+        """
+        task = self.run.settings.task
+        fixed = replace(task, train_steps=steps, train_seconds=STEPS_LIMIT * task.train_seconds)
+        return self._measured(self._request(self.history.experiments[number], seed, fixed), number, title).result
+
+    def _request(self, record: Record, seed: int, task: Task) -> Request:
+        run = self.run
+        return Request(
             source=run.workspace.read(record.commit),
             source_hash=record.source_hash,
             device=run.device,
-            task=settings.task,
-            limits=settings.limits,
-            seed=noise.fresh_seed(settings.seed, record.number, k),
+            task=task,
+            limits=run.settings.limits,
+            seed=seed,
             comparability_key=run.key,
             mark=uuid.uuid4().hex,
         )
-        self.log("started", n=record.number, k=k, seed=request.seed, mark=request.mark)
+
+    def _measured(self, request: Request, number: int, title: str) -> Measurement:
         self._view.begin(title)
-        measured = self._executor.measure(request, run.dataset, run.log_path(record.number), self._view.event)
-        if measured.audit:
-            self._audit.append("audit", n=record.number, k=k, seed=request.seed, **measured.audit)
-        self.log("measured", n=record.number, k=k, result=measured.result.to_json())
-        if measured.result.suspect:
-            self._view.note(f"  #{record.number}: suspect: {measured.result.suspect}")
+        return self._executor.measure(request, self.run.dataset, self.run.log_path(number), self._view.event)
 
     def _advance(self, record: Record) -> None:
         if note := self.run.workspace.advance(self.run.tag, record.commit):
@@ -286,9 +314,3 @@ class Lab:
 
     def _export(self) -> None:
         export_results(self.history, self.run.folder / "results.tsv")
-
-    def _scores(self, record: Record) -> list[float]:
-        return noise.comparable_scores(self.history, record)
-
-    def _spread(self) -> float:
-        return noise.spread_of(self.history, self.run.settings.rules).value

@@ -54,6 +54,7 @@ def _until_stop(lab: Lab, proposer: Proposer, view: View) -> str:
     stop, started = lab.run.settings.stop, datetime.now()
     lab.begin()
     while not (reason := stop_reason(stop, lab.history, started, datetime.now())):
+        lab.settle()
         proposal = _propose(lab, proposer, view)
         if proposal is None:
             return f"no proposals are left ({proposer.name})"

@@ -30,6 +30,8 @@ class Trial:
     """Values of the hyper-parameter section."""
     commit: str
     log_tail: str = ""
+    withdrawn: bool = False
+    """Kept first; then fresh measurements of it were no better than what it had replaced."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Context:
     """`Proposal.origin` of everything proposed before in this run, refused proposals included."""
     seed: int
     """Differs for each call and is the same when a call is repeated after an interruption."""
+    near_misses: tuple[Trial, ...] = ()
+    """Trials of the history whose first gain wasn't borne out: perhaps good together with another change."""
 
 
 @dataclass(frozen=True)

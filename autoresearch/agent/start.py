@@ -13,6 +13,7 @@ from typing import Any
 
 from autoresearch.agent.context import context_of
 from autoresearch.agent.folder import PROGRAM, create_workspace, find_workspace, workspace_files
+from autoresearch.agent.isolation import changed, choose_sandbox
 from autoresearch.agent.lab import Run
 from autoresearch.agent.proposer import Proposer
 from autoresearch.core import measure, noise, registry
@@ -177,6 +178,8 @@ def choose_tag(workspace: Workspace, tag: str) -> str:
 def resumed(history: History, options: Mapping[str, Any], tag: str) -> dict[str, Any]:
     """The options to go on with a run that exists: its own task, backend and seed, under what was given now.
 
+    A strict run stays strict.
+
     Raises:
         UsageError: an option asks for another task, backend or seed than the run's.
     """
@@ -195,7 +198,8 @@ def resumed(history: History, options: Mapping[str, Any], tag: str) -> dict[str,
     if "backend" in options:
         del fixed["device"]  # see `settings_for`
     source = {} if options.get("source") else {"source": history.run["source"]}
-    return {**fixed, **options, "task": was["task"], **source}
+    strict = {"rules": {"strict": True}} if history.rules.strict else {}
+    return {**fixed, **strict, **options, "task": was["task"], **source}
 
 
 def check_agent(agent: str) -> None:
@@ -266,7 +270,10 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
         view.note(f"run {chosen}: {'resumed' if history.run else 'new'}, comparability key {key}")
         if note := workspace.link_results(chosen):
             view.note(note)
-        yield Run(workspace, chosen, settings, device, dataset, key, text)
+        sandbox = choose_sandbox(settings, device, view)
+        if note := changed(history, sandbox):
+            view.note(note)
+        yield Run(workspace, chosen, settings, device, dataset, key, text, sandbox)
 
 
 def _existing(place: Path, tag: str) -> tuple[History, str]:
