@@ -2,157 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
-import signal
-import sys
-import traceback
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from autoresearch import __version__
+from autoresearch.console import (
+    POSITIVE,
+    Group,
+    common,
+    end_as_interrupted,
+    json_option,
+    machine_options,
+    options_of,
+    print_document,
+    sandbox_option,
+    view_for,
+)
 from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CostCapReached, UsageError
 
-if TYPE_CHECKING:
-    from autoresearch.core.view import View
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-INTERRUPTED = 130
-POSITIVE = click.FloatRange(min=0, min_open=True)
-
-
-class _Group(click.Group):
-    """Starts the main job where no command is named, and turns errors into one line, a hint and an exit code."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {"--help", "--version"}
-        if not args or (args[0].startswith("-") and args[0] not in own):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        debug = "--debug" in sys.argv
-        _open_standard_streams()
-        try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
-            sys.exit(code if isinstance(code, int) else 0)
-        except AutoresearchError as error:
-            _complain(error.message, error.hint, debug)
-            sys.exit(error.exit_code)
-        except click.ClickException as error:
-            context = getattr(error, "ctx", None)
-            asked = context.command_path if context is not None else "autoresearch"
-            _complain(error.format_message(), f"{asked} --help says what it takes", debug)
-            sys.exit(2)
-        except (KeyboardInterrupt, click.Abort):
-            print("interrupted; run the same command again to go on", file=sys.stderr)
-            sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(1)
-        except Exception as error:
-            _complain(f"{type(error).__name__}: {error}", "run it again with --debug for the traceback", debug)
-            sys.exit(1)
-
-
-def _open_standard_streams() -> None:
-    """A stream that was closed before the start would lend its number to the next file."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-
-
-def _complain(message: str, hint: str, debug: bool) -> None:
-    if debug:
-        traceback.print_exc()
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
-
-
-def _end_as_interrupted() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminate)
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM and a closed terminal end a search as Ctrl-C does: recorded, resumable."""
-    raise KeyboardInterrupt
-
-
-def common(command: F) -> F:
-    """The options of every command."""
-    for option in (
-        click.option("--debug", is_flag=True, help="Show a traceback with an error."),
-        click.option("-v", "--verbose", is_flag=True, help="Say more: reasons of choices, every step on its way."),
-        click.option(
-            "--workspace",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path(),
-            help="The folder with train.py; default: the current one.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, all else on stderr.")(
-        command
-    )
-
-
-def machine_options(command: F) -> F:
-    """Where and what to measure."""
-    for option in (
-        click.option("--source", help="Text: a data set, or a .txt, .jsonl or .parquet file or folder."),
-        click.option("--budget", type=POSITIVE, help="Training time of one experiment, in seconds."),
-        click.option("--preset", help="Task preset; default: the one that fits the machine."),
-        click.option("--device", help='Device of the backend, e.g. "cpu": the same code without the accelerator.'),
-        click.option("--backend", help="cuda, null, or another installed one; default: the best one usable here."),
-    ):
-        command = option(command)
-    return command
-
-
-def _options(
-    backend: str | None = None,
-    device: str | None = None,
-    preset: str | None = None,
-    budget: float | None = None,
-    source: str | None = None,
-    **more: Any,
-) -> dict[str, Any]:
-    """What was given, in the shape of autoresearch.toml."""
-    if source is not None and Path(source).exists():
-        source = str(Path(source).resolve())
-    given: dict[str, Any] = {"backend": backend, "device": device, "preset": preset, "source": source, **more}
-    options = {name: value for name, value in given.items() if value is not None}
-    if budget is not None:
-        options["task"] = {"train_seconds": budget}
-    return options
-
-
-def _view(verbose: bool, as_json: bool = False) -> View:
-    from autoresearch.report.terminal import make_view
-
-    return make_view(sys.stderr if as_json else sys.stdout, verbose)
-
-
-def _document(data: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["--help"], "max_content_width": 110})
+@click.group(cls=Group, context_settings={"help_option_names": ["--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="autoresearch")
 def main() -> None:
     """Search for better GPT training code on this machine, unattended.
@@ -167,6 +40,7 @@ def main() -> None:
 
 @main.command()
 @machine_options
+@sandbox_option
 @click.option("--agent", help="Who proposes: auto, optimizer, random, or script:DIR.")
 @click.option("--tag", default="", help="Name of the run; default: the latest unfinished one, else the date.")
 @click.option("--max-experiments", type=click.IntRange(1), help="Stop after so many, the baseline not counted.")
@@ -176,6 +50,7 @@ def main() -> None:
 @click.option("--target", type=POSITIVE, help="Stop once the incumbent's val_bpb is this low.")
 @click.option("--program", type=click.Path(path_type=Path, dir_okay=False), help="Another program.md.")
 @click.option("--seed", type=int, help="Of the run: orders data, initial values and proposals.")
+@click.option("--strict", is_flag=True, help="Keep only gains that fresh measurements confirm: almost no false keep.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done and the first proposal; train nothing.")
 @common
 def run(
@@ -184,6 +59,8 @@ def run(
     program: Path | None,
     seed: int | None,
     agent: str | None,
+    strict: bool,
+    sandbox: str | None,
     dry_run: bool,
     verbose: bool,
     debug: bool,
@@ -202,13 +79,14 @@ def run(
     from autoresearch.agent import start
     from autoresearch.agent.lab import Lab
     from autoresearch.agent.loop import search
-    from autoresearch.core.executor import LocalExecutor
 
-    options = _options(backend, device, preset, budget, source, agent=agent, seed=seed)
+    options = options_of(backend, device, preset, budget, source, agent=agent, seed=seed, sandbox=sandbox)
     if given := {name: value for name, value in stop.items() if value is not None}:
         options["stop"] = given
-    _end_as_interrupted()
-    view = _view(verbose)
+    if strict:
+        options["rules"] = {"strict": True}
+    end_as_interrupted()
+    view = view_for(verbose)
     try:
         if dry_run:
             start.dry_run(workspace, tag, options, program, view)
@@ -217,7 +95,7 @@ def run(
             proposer, note = start.make_proposer(opened.settings.agent)
             if note:
                 view.note(note)
-            lab = Lab(opened, LocalExecutor(opened.folder), view)
+            lab = Lab(opened, opened.executor(), view)
             try:
                 reason = search(lab, proposer, view)
             except KeyboardInterrupt:
@@ -242,10 +120,10 @@ def init(directory: Path, workspace: Path, verbose: bool, debug: bool, **given: 
     from autoresearch.agent import folder, start
     from autoresearch.core.executor import LocalExecutor
 
-    view = _view(verbose)
+    view = view_for(verbose)
     try:
         directory = workspace / directory
-        settings, _ = start.settings_for(directory, _options(**given), LocalExecutor(), view)
+        settings, _ = start.settings_for(directory, options_of(**given), LocalExecutor(), view)
         made = folder.create_workspace(directory, settings)
         view.note(f"workspace: {made.directory}; search in it: autoresearch --workspace {shlex.quote(str(directory))}")
     finally:
@@ -266,14 +144,14 @@ def prepare(workspace: Path, verbose: bool, debug: bool, as_json: bool, **given:
     from autoresearch.agent import folder, start
     from autoresearch.core.executor import LocalExecutor
 
-    view = _view(verbose, as_json)
+    view = view_for(verbose, as_json)
     try:
         place = folder.find_workspace(workspace)
-        settings, _ = start.settings_for(place, _options(**given), LocalExecutor(), view)
+        settings, _ = start.settings_for(place, options_of(**given), LocalExecutor(), view)
         dataset = start.data_for(settings, view)
         if as_json:
             splits = {name: asdict(facts) for name, facts in dataset.splits.items()}
-            _document({"key": dataset.key, "path": str(dataset.path), "source": dataset.source, "splits": splits})
+            print_document({"key": dataset.key, "path": str(dataset.path), "source": dataset.source, "splits": splits})
         else:
             view.note(f"prepared: {dataset.path}")
     finally:
@@ -287,6 +165,7 @@ def prepare(workspace: Path, verbose: bool, debug: bool, as_json: bool, **given:
 @click.option("-m", "--message", help="The hypothesis, with --record.")
 @click.option("--tag", default="", help="Run to record in.")
 @machine_options
+@sandbox_option
 @json_option
 @common
 def experiment(
@@ -311,18 +190,18 @@ def experiment(
 
     if record != (message is not None):
         raise UsageError("--record and -m go together", 'for example: --record -m "halve the batch: more steps"')
-    _end_as_interrupted()
-    view = _view(verbose, as_json)
+    end_as_interrupted()
+    view = view_for(verbose, as_json)
     try:
-        options = _options(**given)
+        options = options_of(**given)
         if message is not None:
             outcome = by_hand.record(workspace, train, tag, message, options, view)
             if as_json:
-                _document(outcome)
+                print_document(outcome)
             return 0 if outcome["verdict"] in ("keep", "discard") else 1
         result = by_hand.measure(workspace, train, seed, options, view)
         if as_json:
-            _document(result.to_json())
+            print_document(result.to_json())
         elif result.status == "ok":
             view.note(by_hand.summary(result))
         if result.status != "ok" and not as_json:
@@ -346,7 +225,7 @@ def status(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
 
     state = summary.load(workspace, tag)
     if as_json:
-        _document(summary.status(state))
+        print_document(summary.status(state))
     else:
         click.echo(summary.status_text(state))
 
@@ -365,9 +244,80 @@ def report(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
 
     state = summary.load(workspace, tag)
     if as_json:
-        _document(summary.report(state))
+        print_document(summary.report(state))
     else:
         click.echo(summary.report_text(state))
+
+
+@main.command()
+@click.option("--tag", default="", help="Run; default: the latest, or a new one where there is none.")
+@click.option("--repeats", type=click.IntRange(2), default=6, show_default=True, help="Fresh seeds.")
+@machine_options
+@sandbox_option
+@json_option
+@common
+def calibrate(workspace: Path, tag: str, repeats: int, verbose: bool, debug: bool, as_json: bool, **given: Any) -> None:
+    """How much the incumbent's score varies between seeds on this machine, and why.
+
+    \b
+    Example: autoresearch calibrate --repeats 6
+    """
+    from autoresearch.agent import calibrate as calibration
+
+    end_as_interrupted()
+    view = view_for(verbose, as_json)
+    try:
+        found, used = calibration.calibrate(workspace, tag, repeats, options_of(**given), view)
+        if as_json:
+            print_document(calibration.document(found, used))
+        else:
+            view.note(calibration.text(found, used))
+    finally:
+        view.close()
+
+
+@main.command()
+@click.option("--tag", default="", help="Run; default: the latest.")
+@click.option("--repeats", type=click.IntRange(2), default=6, show_default=True, help="Fresh seeds of each of the two.")
+@click.option(
+    "--text",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Score a text of another domain too: a .txt, .jsonl or .parquet file.",
+)
+@sandbox_option
+@json_option
+@common
+def audit(
+    workspace: Path,
+    tag: str,
+    repeats: int,
+    text: Path | None,
+    sandbox: str | None,
+    verbose: bool,
+    debug: bool,
+    as_json: bool,
+) -> None:
+    """Whether a run's gain is real: baseline and incumbent again, with fresh seeds, on val and held-out test text.
+
+    \b
+    Example: autoresearch audit
+             autoresearch audit --repeats 12 --text essays.txt
+    """
+    from autoresearch.agent import audit as auditor
+    from autoresearch.report import audit as audit_report
+    from autoresearch.report import summary
+
+    end_as_interrupted()
+    view = view_for(verbose, as_json)
+    try:
+        tag, subject = auditor.audit(workspace, tag, repeats, text, view, options_of(sandbox=sandbox))
+        found = audit_report.document(summary.load(workspace, tag), subject)
+        if as_json:
+            print_document(found)
+        else:
+            view.note(audit_report.text(found))
+    finally:
+        view.close()
 
 
 @main.command()
@@ -391,6 +341,6 @@ def doctor(workspace: Path, device: str, verbose: bool, debug: bool, as_json: bo
     except BackendUnavailable as error:
         found["search"] = {"backend": None, "device": None, "reason": error.message}
     if as_json:
-        _document(found)
+        print_document(found)
     else:
         click.echo(checkup.text(found))

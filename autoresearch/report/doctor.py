@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from autoresearch.core import registry
+from autoresearch.core import registry, sandbox
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.executor import LocalExecutor
@@ -19,7 +19,8 @@ def examine(device: str) -> dict[str, Any]:
         device: "auto", or a platform such as "cpu".
 
     Returns:
-        By backend: `usable`, and `preset` and `device` (the fields of DeviceInfo) or `problem` and `hint`.
+        By backend: `usable`, and `preset` and `device` (the fields of DeviceInfo) or `problem` and `hint`. For the
+        sandbox: `usable`, `name` and `reason`, or `problem` and `hint`.
     """
     found: dict[str, Any] = {}
     for name in registry.names():
@@ -28,7 +29,14 @@ def examine(device: str) -> dict[str, Any]:
             found[name] = {"usable": True, "preset": preset, "device": asdict(info)}
         except AutoresearchError as error:
             found[name] = {"usable": False, "problem": error.message, "hint": error.hint}
-    return {"asked": device, "backends": found}
+    return {"asked": device, "backends": found, "sandbox": _sandbox()}
+
+
+def _sandbox() -> dict[str, Any]:
+    found = sandbox.find()
+    if found.sandbox is None:
+        return {"usable": False, "problem": found.reason, "hint": found.hint}
+    return {"usable": True, "name": found.sandbox.name, "reason": found.reason}
 
 
 def _describe(executor: LocalExecutor, name: str, device: str) -> tuple[DeviceInfo, str]:
@@ -64,4 +72,10 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"  memory     {device.memory_bytes / 1e9:.1f} GB")
     if search := found.get("search"):
         lines.append(f"a search would use: {search['reason']}")
+    sandbox = found["sandbox"]
+    if sandbox["usable"]:
+        lines.append(f"sandbox: usable: {sandbox['reason']}")
+    else:
+        lines.append(f"sandbox: not usable: {sandbox['problem']}; candidates are guarded in their process alone")
+        lines += [f"  hint: {sandbox['hint']}"] if sandbox["hint"] else []
     return "\n".join(lines)

@@ -10,11 +10,12 @@ from autoresearch.core import noise
 from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History, Record
 from autoresearch.core.journal import Journal
-from autoresearch.core.task import Rules, workspace_folder
+from autoresearch.core.task import workspace_folder
 from autoresearch.core.view import gain_text, show_command
 from autoresearch.core.workspace import Workspace
 
-FAILURES_TOLD = 10
+TOLD = 10
+"""Of failures, near misses and suspect measurements each, the last ones."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def load(directory: Path, tag: str = "") -> State:
 
 def spread(history: History) -> noise.Spread:
     """The spread between seeds as the run's decisions saw it."""
-    return noise.spread_of(history, Rules(**history.settings.get("rules", {})))
+    return noise.spread_of(history, history.rules)
 
 
 def status(state: State) -> dict[str, Any]:
@@ -123,6 +124,8 @@ def report(state: State) -> dict[str, Any]:
                 "experiment": record.number,
                 "verdict": record.verdict,
                 "withdrawn": record.withdrawn,
+                "near_miss": record.near_miss,
+                "suspect": [result.suspect for result in record.results if result.suspect],
                 "reason": record.reason,
                 "val_bpb": record.val_bpb,
                 "measurements": len(record.results),
@@ -156,13 +159,21 @@ def report_text(state: State) -> str:
         tried[0] += 1
         tried[1] += row["verdict"] == "keep" and row["withdrawn"] is None
     if categories:
-        told = (f"{name} {kept_of} of {tried}" for name, (tried, kept_of) in sorted(categories.items()))
-        lines.append("kept by category: " + ", ".join(told))
+        shares = (f"{name} {kept_of} of {tried}" for name, (tried, kept_of) in sorted(categories.items()))
+        lines.append("kept by category: " + ", ".join(shares))
     failures = [row for row in rows if row["verdict"] not in (None, "keep", "discard")]
-    if len(failures) > FAILURES_TOLD:
-        lines.append(f"the last {FAILURES_TOLD} of {len(failures)} failures (all of them: autoresearch report --json):")
-    for row in failures[-FAILURES_TOLD:]:
-        lines.append(f"  #{row['experiment']:<3d} {row['verdict']}: {row['hypothesis']}: {row['reason']}")
+    told = [f"  #{row['experiment']:<3d} {row['verdict']}: {row['hypothesis']}: {row['reason']}" for row in failures]
+    if len(failures) > TOLD:
+        lines.append(f"the last {TOLD} of {len(failures)} failures (all of them: autoresearch report --json):")
+    lines += told[-TOLD:]
+    near = [
+        f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb  {row['hypothesis']}" for row in rows if row["near_miss"]
+    ]
+    if near:
+        lines += ["near misses, no gain that was borne out alone:", *near[-TOLD:]]
+    suspect = [f"  #{row['experiment']:<3d} {reason}" for row in rows for reason in row["suspect"]]
+    if suspect:
+        lines += [f"suspect measurements, repeated: {len(suspect)}", *suspect[-TOLD:]]
     if test := _test_gain(state):
         lines.append(test)
     if s["best"] and s["best"]["experiment"]:

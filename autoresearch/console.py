@@ -1,0 +1,157 @@
+"""What all commands share: errors as one line with a hint and an exit code, options, and how they speak."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.sandbox import SETTINGS
+
+if TYPE_CHECKING:
+    from autoresearch.core.view import View
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INTERRUPTED = 130
+POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+class Group(click.Group):
+    """Starts the main job where no command is named, and turns errors into one line, a hint and an exit code."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {"--help", "--version"}
+        if not args or (args[0].startswith("-") and args[0] not in own):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        debug = "--debug" in sys.argv
+        _open_standard_streams()
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.exit(code if isinstance(code, int) else 0)
+        except AutoresearchError as error:
+            _complain(error.message, error.hint, debug)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            context = getattr(error, "ctx", None)
+            asked = context.command_path if context is not None else "autoresearch"
+            _complain(error.format_message(), f"{asked} --help says what it takes", debug)
+            sys.exit(2)
+        except (KeyboardInterrupt, click.Abort):
+            print("interrupted; run the same command again to go on", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(1)
+        except Exception as error:
+            _complain(f"{type(error).__name__}: {error}", "run it again with --debug for the traceback", debug)
+            sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """A stream that was closed before the start would lend its number to the next file."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _complain(message: str, hint: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def end_as_interrupted() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminate)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    """SIGTERM and a closed terminal end a search as Ctrl-C does: recorded, resumable."""
+    raise KeyboardInterrupt
+
+
+def common(command: F) -> F:
+    """The options of every command."""
+    for option in (
+        click.option("--debug", is_flag=True, help="Show a traceback with an error."),
+        click.option("-v", "--verbose", is_flag=True, help="Say more: reasons of choices, every step on its way."),
+        click.option(
+            "--workspace",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path(),
+            help="The folder with train.py; default: the current one.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, all else on stderr.")(
+        command
+    )
+
+
+def machine_options(command: F) -> F:
+    """Where and what to measure."""
+    for option in (
+        click.option("--source", help="Text: a data set, or a .txt, .jsonl or .parquet file or folder."),
+        click.option("--budget", type=POSITIVE, help="Training time of one experiment, in seconds."),
+        click.option("--preset", help="Task preset; default: the one that fits the machine."),
+        click.option("--device", help='Device of the backend, e.g. "cpu": the same code without the accelerator.'),
+        click.option("--backend", help="cuda, null, or another installed one; default: the best one usable here."),
+    ):
+        command = option(command)
+    return command
+
+
+def sandbox_option(command: F) -> F:
+    """Of the commands that measure."""
+    return click.option(
+        "--sandbox", type=click.Choice(SETTINGS), help="Sandbox of the system; default: auto, where it works."
+    )(command)
+
+
+def options_of(
+    backend: str | None = None,
+    device: str | None = None,
+    preset: str | None = None,
+    budget: float | None = None,
+    source: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """What was given, in the shape of autoresearch.toml."""
+    if source is not None and Path(source).exists():
+        source = str(Path(source).resolve())
+    given: dict[str, Any] = {"backend": backend, "device": device, "preset": preset, "source": source, **more}
+    options = {name: value for name, value in given.items() if value is not None}
+    if budget is not None:
+        options["task"] = {"train_seconds": budget}
+    return options
+
+
+def view_for(verbose: bool, as_json: bool = False) -> View:
+    from autoresearch.report.terminal import make_view
+
+    return make_view(sys.stderr if as_json else sys.stdout, verbose)
+
+
+def print_document(data: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(data, indent=2, allow_nan=False))
