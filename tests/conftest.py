@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import sys
 import textwrap
 import time
 import uuid
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autoresearch.core import executor
+from autoresearch.core import executor, registry
 from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.task import Limits, Task
 from autoresearch.prepare.build import prepare
@@ -69,8 +70,13 @@ class Lab:
         """Of the latest measurement."""
         self._task, self._device = task, device
 
-    def measure(self, source: str, *, seed=1, limits: Limits | None = None, on_event=None, leftovers=False, **task):
-        """One measurement; keyword arguments replace fields of the task. `leftovers`: don't look for any."""
+    def measure(
+        self, source: str, *, seed=1, limits: Limits | None = None, probe=0.0, on_event=None, leftovers=False, **task
+    ):
+        """One measurement; keyword arguments replace fields of the task. `leftovers`: don't look for any.
+
+        `probe`: seconds of each device probe; two of half a second would take longer than the rest.
+        """
         self.mark = uuid.uuid4().hex
         self.events.clear()
 
@@ -84,7 +90,7 @@ class Lab:
             source_hash=hashlib.sha256(source.encode()).hexdigest(),
             device=self._device,
             task=replace(self._task, **task),
-            limits=limits or Limits(setup_seconds=60, eval_seconds=60),
+            limits=replace(limits or Limits(setup_seconds=60, eval_seconds=60), probe_seconds=probe),
             seed=seed,
             comparability_key="key",
             mark=self.mark,
@@ -147,3 +153,26 @@ def find_processes():
 def quick(monkeypatch):
     """A child that doesn't stop its clock is given up half a second after its budget."""
     monkeypatch.setattr(executor, "GRACE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def plug_in(tmp_path, monkeypatch):
+    """Install a backend `broken`, whose device.py is given, the way that packages of others do it."""
+
+    def install(device_py: str) -> None:
+        site = tmp_path / "site"
+        (site / "broken").mkdir(parents=True)
+        (site / "broken" / "__init__.py").write_text(
+            "from autoresearch.backends.null import *\nINSTALL_HINT = 'pip install broken-framework'\n"
+        )
+        (site / "broken" / "device.py").write_text(device_py)
+        (site / "broken-1.0.dist-info").mkdir()
+        (site / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+        (site / "broken-1.0.dist-info" / "entry_points.txt").write_text("[autoresearch.backends]\nbroken = broken\n")
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.setenv("PYTHONPATH", str(site))
+        registry._packages.cache_clear()
+
+    yield install
+    registry._packages.cache_clear()
+    sys.modules.pop("broken", None)

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,8 @@ class Machine:
     status: str = "ok"
     measured: list[tuple[str, int]] = field(default_factory=list)
     """(comparability key, seed) of each measurement."""
+    changes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Fields of the results of some measurements, counted from 0."""
 
     def measure(self, request, dataset, log, on_event) -> Measurement:
         self.measured.append((request.comparability_key, request.seed))
@@ -45,6 +48,7 @@ class Machine:
             comparability_key=request.comparability_key,
             source_hash=request.source_hash,
         )
+        result = replace(result, **self.changes.get(len(self.measured) - 1, {}))
         return Measurement(result, {} if score is None else {"test_bpb": score})
 
 
@@ -97,7 +101,8 @@ def lab_of(place: Workspace) -> Callable[..., Lab]:
     """Open the run: `lab_of(machine, key="a", spread=0.01, stop={…})`, again and again."""
 
     def build(machine: Machine, key: str = "a", view: Listener | None = None, **more) -> Lab:
-        rules = Rules(spread=more.pop("spread", 0.01))
+        # A wide band of unclear scores, so that scores planned by hand meet every step of the rule.
+        rules = Rules(spread=more.pop("spread", 0.01), keep_z=2.5, strict=more.pop("strict", False))
         settings = Settings("tinystories/smoke", Task(), rules=rules, stop=Stop(**more), backend="null")
         dataset = Dataset(Path(), "data", "stories", 512, 64, 0, {})
         run = Run(place, "tag", settings, DEVICE, dataset, key, program="")

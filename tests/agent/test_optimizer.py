@@ -249,3 +249,64 @@ def test_optuna_loads_with_the_first_proposal_only():
     code = "import sys, autoresearch.agent.optimizer; print([m for m in sys.modules if m.startswith('optuna')])"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+# Near misses
+
+
+def rates(number, val_bpb, parent=0, **changes):
+    """A discarded trial that changed these constants of RATES."""
+    constants = {**values_of(RATES), **changes}
+    return Trial(number, "discard", "", val_bpb, "", "other", parent, constants, f"c{number}")
+
+
+def proposed_after(history, near, source=RATES, seed=1):
+    """The constants that the optimizer changes next, and its hypothesis."""
+    incumbent = next(trial for trial in reversed(history) if trial.verdict == "keep")
+    context = replace(context_for(source, history, seed, incumbent=incumbent), near_misses=tuple(near))
+    proposal = Optimizer().propose(context)
+    old = values_of(source)
+    return {name: new for name, new in values_of(proposal.source).items() if new != old[name]}, proposal.hypothesis
+
+
+NEAR = [rates(1, 1.99, A_LR=0.2), rates(2, 1.97, B_LR=0.3), rates(3, 1.98, C_LR=0.4)]
+
+
+def test_the_best_two_near_misses_are_tried_together():
+    changes, hypothesis = proposed_after([baseline(RATES), *NEAR], NEAR)
+    assert changes == {"B_LR": 0.3, "C_LR": 0.4}
+    assert hypothesis.startswith("B_LR 0.1 → 0.3: faster progress")
+    assert "C_LR 0.1 → 0.4" in hypothesis
+
+
+def test_each_pair_is_tried_once_and_between_pairs_come_other_proposals():
+    history, pairs = [baseline(RATES), *NEAR], []
+    for number in range(4, 20):
+        changes, _ = proposed_after(history, NEAR, seed=number)
+        if changes in ({"A_LR": 0.2, "B_LR": 0.3}, {"A_LR": 0.2, "C_LR": 0.4}, {"B_LR": 0.3, "C_LR": 0.4}):
+            pairs.append((number, *changes))
+        history.append(rates(number, 2.1, **changes))
+    assert pairs == [(4, "B_LR", "C_LR"), (8, "A_LR", "B_LR"), (12, "A_LR", "C_LR")]
+
+
+@pytest.mark.parametrize(
+    "near",
+    [
+        [NEAR[0], rates(2, 1.97, A_LR=0.3), NEAR[2]][:2],
+        [NEAR[0]],
+        [NEAR[0], rates(2, 1.97, B_LR="fast")],
+        [NEAR[0], rates(2, 1.97, parent=9, B_LR=0.3)],
+    ],
+    ids=["the same constant", "only one", "no value of this space", "unknown origin"],
+)
+def test_near_misses_that_do_not_go_together(near):
+    history = [baseline(RATES), *near, *(rates(n, 2.1, D_LR=n / 10) for n in range(5, 9))][:4]
+    history += [rates(3, 2.1, D_LR=0.9)] * (4 - len(history))
+    assert proposed_after(history, near) == proposed_after(history, [])
+
+
+def test_a_near_miss_that_the_incumbent_has_overtaken_is_not_combined():
+    source = set_constants(RATES, {"B_LR": 0.5})
+    kept = replace(baseline(source, 1.9), number=3)
+    history = [baseline(RATES), NEAR[0], NEAR[1], kept]
+    assert proposed_after(history, NEAR[:2], source) == proposed_after(history, [], source)

@@ -38,7 +38,7 @@ def test_another_machine_measures_the_incumbent_first(lab_of, machine, listener,
     assert (anchored["n"], anchored["value"], anchored["value_n"]) == (1, 0.5, 1)
 
 
-def test_back_on_the_first_machine_its_own_measurement_counts(lab_of, machine, listener, listed):
+def test_back_on_the_first_machine_the_score_that_picked_it_does_not_count(lab_of, machine, listener, listed):
     proposer = listed(a=1.0, b=1.5)
     search(lab_of(machine, "a", max_experiments=1), proposer, listener)
     machine.score = lambda rate: rate / 2
@@ -46,9 +46,12 @@ def test_back_on_the_first_machine_its_own_measurement_counts(lab_of, machine, l
     machine.score = lambda rate: rate
     lab = lab_of(machine, "a")
     search(lab, proposer, listener)
-    assert lab.history.experiments[1].value == 1.0
+    assert (lab.history.experiments[1].value, lab.history.experiments[1].value_n) == (1.0, 1)
     assert lab.history.experiments[2].verdict == "discard"
-    assert len(machine.measured) == 4, "what was measured here is not measured again"
+    assert [key for key, _ in machine.measured] == ["a", "a", "b", "a", "a"], "a fresh one, then the next candidate"
+    machine.score = lambda rate: rate / 2
+    search(lab_of(machine, "b"), proposer, listener)
+    assert len(machine.measured) == 5, "what was freshly measured on the other machine is not measured again"
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 4])

@@ -14,7 +14,7 @@ from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
-from autoresearch.core.task import Settings, Task
+from autoresearch.core.task import Rules, Settings, Task
 
 CPU = DeviceInfo("cuda", "cpu", "a processor", 1, "torch 2", "float32", "sdpa", False, None, 2**34)
 
@@ -206,3 +206,11 @@ def test_program_md_tells_what_is_costly_on_the_hardware():
     assert (
         "## This hardware" not in folder.workspace_files(Settings("tinystories/smoke", backend="null"))[folder.PROGRAM]
     )
+
+
+def test_a_strict_run_stays_strict():
+    settings = asdict(replace(Settings("tinystories/smoke"), rules=Rules(strict=True)))
+    history = History.from_events([{"event": "run", "settings": settings, "source": "s"}])
+    assert start.resumed(history, {}, "nov30")["rules"] == {"strict": True}
+    history.apply({"event": "resumed", "rules": asdict(Rules())})
+    assert "rules" not in start.resumed(history, {}, "nov30")

@@ -5,20 +5,24 @@ and not the machine, stopped it. FILES holds paths that the driver makes.
 """
 
 import builtins
+import concurrent.futures
 import ctypes
 import dataclasses
 import functools
 import gc
+import importlib.resources
 import os
 import pickle
 import pwd
 import resource
+import secrets
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -68,6 +72,20 @@ class Files:
 
     def read_the_memory_of_this_process():
         return open("/proc/self/mem", "rb").fileno()
+
+    def read_a_text_among_the_packages():
+        return open(FILES["text"]).read()
+
+    def read_it_by_importlib():
+        return importlib.resources.files("corpus").joinpath("text.txt").read_text()
+
+    def read_it_by_the_package_that_holds_it():
+        import corpus
+
+        return corpus.text()
+
+    def read_it_by_a_framework():
+        return framework.read(FILES["text"])
 
     def read_what_another_measurement_left():
         return open(FILES["cached"]).read()
@@ -284,6 +302,60 @@ class Patches:
         builtins.abs = lambda x: 0
         return abs(-1) == 0
 
+    def code_by_the_standard_library():
+        victim = sys.modules["autoresearch.core.measure"].Evaluator.score
+        functools.update_wrapper(victim, read_nothing, assigned=("__code__",), updated=())
+        return victim() == 42
+
+    def code_of_numpy():
+        functools.update_wrapper(np.median.__wrapped__, answer, assigned=("__code__",), updated=())
+        return np.median([1.0]) == 42
+
+    def method_that_hides_one():
+        sys.modules["autoresearch.core.measure"].Evaluator.__getattribute__ = lambda self, name: 0.0
+        return True
+
+    def name_that_hides_a_builtin():
+        sys.modules["autoresearch.core.clock"].max = lambda *args: 0.0
+        return True
+
+    def helper_of_numpy():
+        sys.modules[np.sum.__wrapped__.__module__]._wrapreduction = lambda *args, **kwargs: 0.0
+        return bool(np.sum(np.ones(3)) == 0.0)
+
+    def method_of_json_by_another_name():
+        framework.json.encoder.JSONEncoder.encode = lambda self, value: '{"val_bpb": 0.1}'
+        return framework.json.dumps({}, indent=1) == '{"val_bpb": 0.1}'
+
+    def source_of_seeds():
+        secrets.randbits = lambda bits: 0
+        return secrets.randbits(64) == 0
+
+
+STOP = threading.Event()
+
+
+def go_on_training():
+    table = np.zeros(8)
+    while not STOP.is_set():
+        table += 1.0
+
+
+class Threads:
+    """Seen when the guard is asked, too."""
+
+    def thread():
+        threading.Thread(target=go_on_training, name="late", daemon=True).start()
+        return True
+
+    def pool():
+        concurrent.futures.ThreadPoolExecutor(1).submit(go_on_training)
+        return True
+
+    def timer():
+        threading.Timer(0.0, go_on_training).start()
+        return True
+
 
 class ByFramework:
     """What a framework may do for a candidate that may not do it itself."""
@@ -305,6 +377,9 @@ class ByFramework:
 
     def read_shared_memory():
         return framework.write(FILES["shm"])
+
+    def read_its_own_data():
+        return framework.read(FILES["own"])
 
 
 class NotEvenByFramework:
@@ -391,6 +466,10 @@ class Honest:
 
 
 def read_nothing():
+    return 42
+
+
+def answer(*args, **kwargs):
     return 42
 
 

@@ -1,6 +1,7 @@
 """Stands for torch and others: code that lies neither in the candidate's folder nor in the standard library."""
 
 import ctypes
+import json
 import os
 import socket
 import subprocess
@@ -30,6 +31,9 @@ def run_generated_code():
     names = {}
     exec(compile("def kernel():\n    return 6 * 7\n", "<generated>", "exec"), names)
     return names["kernel"]()
+
+
+__all__ = ["json"]
 
 
 def look_up_a_name():

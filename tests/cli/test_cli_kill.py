@@ -38,8 +38,8 @@ if fault == "forget":
 from autoresearch.cli import main
 main(args)
 """
-# The gain of the candidate is a clear one, and unclear where the spread is said to be this wide: a retest is made.
-RULES = "\n[rules]\nspread = 0.5\n"
+# The gain of the candidate is a clear one, and unclear by these rules: a retest is made.
+RULES = "\n[rules]\nspread = 0.5\nkeep_z = 2.5\n"
 LIFE = (
     "run proposed committed started measured decided "
     "proposed committed started measured started measured decided stopped"

@@ -76,6 +76,9 @@ def test_doctor(workspace, autoresearch):
     assert "null (NumPy bigram): usable, on " in text
     assert "  dtype      float32: NumPy" in text
     assert f"a search would use: {search['reason']}" in text
+    sandbox = found["sandbox"]
+    assert sandbox["reason"] if sandbox["usable"] else sandbox["problem"]
+    assert f"sandbox: {'usable: ' if sandbox['usable'] else 'not usable: '}" in text
 
 
 def test_prepare(workspace, autoresearch):

@@ -96,7 +96,7 @@ def test_what_was_refused_or_tried_is_not_proposed_again(zoo, workspace, autores
 @pytest.mark.parametrize("spread", [0.5, 0.001])
 def test_an_unclear_gain_is_measured_once_more(spread, workspace, autoresearch, journal, ideas, git):
     with (workspace / "autoresearch.toml").open("a") as toml:
-        toml.write(f"\n[rules]\nspread = {spread}\n")
+        toml.write(f"\n[rules]\nspread = {spread}\nkeep_z = 2.5\n")
     git(workspace, "commit", "--quiet", "--all", "-m", "rules")
     done = autoresearch("--agent", f"script:{ideas(good=1.0)}", cwd=workspace)
     events = journal(workspace)

@@ -2,8 +2,16 @@
 
 import pytest
 
-from autoresearch.core import registry
-from autoresearch.core.candidate import MAX_BYTES, code_size, diff_lines, lint, normalized_hash, source_hash
+from autoresearch.core import candidate, registry
+from autoresearch.core.candidate import (
+    MAX_BYTES,
+    code_size,
+    diff_lines,
+    lint,
+    normalized_hash,
+    sameness,
+    source_hash,
+)
 from autoresearch.core.errors import CandidateFailure
 
 ALLOWED = frozenset({"torch", "numpy", "jax", "mlx"})
@@ -258,3 +266,94 @@ def test_an_own_method_of_such_a_name_is_fine():
 )
 def test_idioms_of_honest_code_pass(code):
     lint(f"import torch\n\n\n{code}\n\n\ndef train(experiment):\n    return 1\n", frozenset({"torch"}))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Seeds
+
+PROGRAM = """
+import jax
+import numpy as np
+import torch
+
+SHIFT = {shift}
+WIDTH = 0.5
+
+
+def noise(key, shape):
+    other = jax.random.fold_in(key, {fold})
+    third = jax.random.split(key)[{split}]
+    return jax.random.normal(other, shape) * {scale} + jax.random.normal(third, shape)
+
+
+def attend(query, key, value):
+    return query @ (key * {keys}) @ value
+
+
+def train(experiment):
+    torch.manual_seed(experiment.seed{added})
+    base = jax.random.PRNGKey(experiment.seed)
+    generator = torch.Generator().manual_seed(experiment.seed * 2 + SHIFT)
+    entropy = np.random.default_rng([experiment.seed, {entropy}])
+    return noise(base, WIDTH), attend(generator, entropy, experiment.max_rows + {rows}), (experiment.seed, {told})
+"""
+PLAIN = {"told": 3, "shift": 1, "fold": 1, "split": 0, "scale": 1.0, "keys": 2, "added": "", "entropy": 7, "rows": 1}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"added": " + 1"},
+        {"added": " ^ 0x55"},
+        {"added": " * 3 + SHIFT"},
+        {"shift": 2},
+        {"shift": -1},
+        {"fold": 2},
+        {"split": 1},
+        {"entropy": 8},
+    ],
+    ids=str,
+)
+def test_an_edit_of_seeds_alone_is_told_by_name(edit):
+    before, after = PROGRAM.format(**PLAIN), PROGRAM.format(**{**PLAIN, **edit})
+    assert normalized_hash(before) == normalized_hash(after)
+    assert sameness(before, after) == "a seed-only edit"
+
+
+@pytest.mark.parametrize("edit", [{"scale": 2.0}, {"keys": 3}, {"rows": 2}, {"told": 4}], ids=str)
+def test_an_edit_of_the_program_is_not_one_of_seeds(edit):
+    """`key` may be that of an attention."""
+    assert normalized_hash(PROGRAM.format(**PLAIN)) != normalized_hash(PROGRAM.format(**{**PLAIN, **edit}))
+
+
+def test_without_folding_seeds_such_an_edit_is_a_new_program(monkeypatch):
+    monkeypatch.setattr(candidate, "without_seeds", lambda tree: tree)
+    before, after = PROGRAM.format(**PLAIN), PROGRAM.format(**{**PLAIN, "added": " + 1"})
+    assert normalized_hash(before) != normalized_hash(after)
+
+
+def test_another_text_of_the_same_program_is_a_duplicate():
+    before = PROGRAM.format(**PLAIN)
+    assert sameness(before, "# note\n" + before) == "a duplicate"
+    assert sameness("def (", "def )") == "a duplicate"
+
+
+@pytest.mark.parametrize(
+    ("calls", "passes"),
+    [("draw(experiment.seed)", True), ("draw(42)", False), ("draw(experiment.seed)\n    draw(42)", False)],
+)
+def test_a_parameter_of_any_name_is_judged_by_what_callers_hand_over(calls, passes):
+    source = f"import torch\n\n\ndef draw(s):\n    torch.manual_seed(s)\n\n\ndef train(experiment):\n    {calls}\n"
+    if passes:
+        lint(source, frozenset({"torch"}))
+    else:
+        with pytest.raises(CandidateFailure, match=r"line 5: torch\.manual_seed with a seed that does not come from"):
+            lint(source, frozenset({"torch"}))
+
+
+def test_a_log_and_kernels_of_its_own_may_be_imported():
+    facts = registry.facts("cuda")
+    source = "import logging\nimport triton\nimport triton.language as tl\n\n\ndef train(experiment):\n    return tl\n"
+    lint(source, facts.ALLOWED_IMPORTS)
+    with pytest.raises(CandidateFailure, match=r"use of logging\.os"):
+        lint(source + "\n\nlogging.os.remove\n", facts.ALLOWED_IMPORTS)

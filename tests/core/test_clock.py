@@ -3,7 +3,7 @@
 import pytest
 
 from autoresearch.core import clock as clock_module
-from autoresearch.core.clock import LATENCY_SECONDS, TOLERANCE, Clock
+from autoresearch.core.clock import DRIFT_SECONDS, DRIFT_STEPS, LATENCY_SECONDS, TOLERANCE, Clock
 
 
 class Time:
@@ -133,6 +133,52 @@ def test_the_end_is_near_within_four_steps(time):
         clock.draw()
         time.now += 1.0
     assert near == [False] * 7 + [True] * 3
+
+
+def drift(time, durations):
+    """Of a training whose steps take these durations."""
+    clock = Clock(1e6)
+    train(clock, time, durations)
+    clock.draw()
+    return clock.drift()
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        ([0.5] * 60, 1.0),
+        ([0.5] * 40 + [0.8] * 20, 1.6),
+        ([0.5] * 20 + [0.8] * 40, 1.6),
+        ([0.5] * 20 + [0.8] * 20 + [0.5] * 20, 1.6),
+        ([0.8] * 20 + [0.5] * 40, 0.625),
+        ([0.5] * 45 + [0.8] * 15, 1.6),
+        ([0.5] * 54 + [5.0] * 6, 1.0),
+        ([9.0] + [0.5] * 59, 1.0),
+        ([0.5, 0.5, 0.5, 4.0] * 15, 1.0),
+    ],
+    ids=[
+        "even",
+        "late",
+        "from the middle",
+        "middle",
+        "early",
+        "most of a third",
+        "less of it",
+        "first",
+        "now and then",
+    ],
+)
+def test_drift_is_a_later_third_of_the_steps_against_the_first(time, durations, expected):
+    assert drift(time, durations) == pytest.approx(expected)
+
+
+def test_few_or_short_steps_say_nothing_of_a_drift(time):
+    slower = [0.5] * 10 + [1.0] * 20
+    assert len(slower) == DRIFT_STEPS
+    assert drift(time, slower) == pytest.approx(2.0)
+    assert drift(time, slower[1:]) is None
+    assert drift(time, [0.1 * duration for duration in slower]) is None, f"less than {DRIFT_SECONDS} s"
+    assert Clock(1.0).drift() is None
 
 
 def test_a_patched_time_module_changes_nothing(monkeypatch):

@@ -6,7 +6,6 @@
 import json
 import os
 import re
-import sys
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -247,29 +246,6 @@ def test_a_backend_that_nobody_knows():
     with pytest.raises(UsageError, match="no backend 'nul'") as raised:
         LocalExecutor().describe("nul", "auto")
     assert raised.value.hint == "did you mean 'null'?"
-
-
-@pytest.fixture
-def plug_in(tmp_path, monkeypatch):
-    """Install a backend `broken`, whose device.py is given, the way that packages of others do it."""
-
-    def install(device_py: str) -> None:
-        site = tmp_path / "site"
-        (site / "broken").mkdir(parents=True)
-        (site / "broken" / "__init__.py").write_text(
-            "INSTALL_HINT = 'pip install broken-framework'\ndef environment(device): return {}\n"
-        )
-        (site / "broken" / "device.py").write_text(device_py)
-        (site / "broken-1.0.dist-info").mkdir()
-        (site / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-        (site / "broken-1.0.dist-info" / "entry_points.txt").write_text("[autoresearch.backends]\nbroken = broken\n")
-        monkeypatch.syspath_prepend(site)
-        monkeypatch.setenv("PYTHONPATH", str(site))
-        registry._packages.cache_clear()
-
-    yield install
-    registry._packages.cache_clear()
-    sys.modules.pop("broken", None)
 
 
 def test_a_framework_that_is_not_installed(plug_in):

@@ -36,6 +36,7 @@ STOPPED = {
     "Interpreter": "is not allowed in a candidate",
     "NotEvenByFramework": "is not allowed",
     "Patches": "was replaced",
+    "Threads": "goes on after train has returned",
 }
 """What is said of each group of attacks."""
 
@@ -47,7 +48,7 @@ def test_attacks_are_seen(group, tmp_path_factory):
     for attack, (gained, violation) in results.items():
         assert violation.startswith("guard: "), (attack, gained)
         assert STOPPED[group] in violation, (attack, violation)
-    if group not in ("Patches", "Interpreter"):
+    if group not in ("Patches", "Interpreter", "Threads"):
         assert {gained for gained, _ in results.values()} <= {"", "'caught'"}, "nothing was gained"
 
 

@@ -32,7 +32,7 @@ def evaluator(logits=bigram, eval_rows=8, params=TABLE, backend=null, vocab=V, *
 
 
 def run(logits=bigram, seed=0, val=VAL, **options):
-    return evaluator(logits, **options).measure(val, TEST, seed)
+    return evaluator(logits, **options).measure(val, {"test": TEST}, seed)
 
 
 def failing(logits, **options):
@@ -95,16 +95,16 @@ def test_the_score_does_not_depend_on_the_rows_of_a_batch(eval_rows):
 
 @pytest.mark.parametrize("eval_rows", [1, 3, 7, 16, 50])
 def test_an_honest_model_passes_every_probe_at_any_shape(eval_rows):
-    val, test = run(eval_rows=eval_rows)
+    val, held_out = run(eval_rows=eval_rows)
     assert val == evaluator(eval_rows=eval_rows).score(VAL)
-    assert test == evaluator(eval_rows=eval_rows).score(TEST)
+    assert held_out == {"test": evaluator(eval_rows=eval_rows).score(TEST)}
 
 
 def test_an_honest_model_passes_with_few_rows_and_without_a_test_split():
     for rows in (1, 2, 5):
-        val, test = evaluator().measure(VAL[:rows], VAL[:0], 0)
+        val, held_out = evaluator().measure(VAL[:rows], {"test": VAL[:0]}, 0)
         assert val.tokens == rows * T
-        assert test is None
+        assert held_out == {}
 
 
 def test_every_call_has_the_one_static_shape():
@@ -200,7 +200,7 @@ def test_a_leak_at_few_positions_is_found_in_a_row_longer_than_all_cuts():
     rows = RNG.integers(0, V, (9, 1025)).astype(np.uint16)
     for seed in range(3):
         with pytest.raises(CandidateFailure, match="causality"):
-            evaluator(leak(lambda n: range(0, n, 10))).measure(rows, rows[:1], seed)
+            evaluator(leak(lambda n: range(0, n, 10))).measure(rows, {"test": rows[:1]}, seed)
 
 
 def batch_mean(table, tokens):

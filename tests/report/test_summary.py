@@ -101,6 +101,17 @@ def test_a_withdrawn_keep(state):
     assert "size 0 of 2" in summary.report_text(withdrawn)
 
 
+def test_near_misses_and_suspect_measurements_are_told(state):
+    near = experiment(4, "discard", 1.49)
+    near[-1]["near_miss"] = True
+    slow = [{**near[2], "k": 1}, {**near[3], "k": 1, "result": {**near[3]["result"], "suspect": "the machine slept"}}]
+    text = summary.report_text(state(*near[:4], *slow, near[4]))
+    assert "near misses, no gain that was borne out alone:\n  #4   1.4900 bpb  idea 4" in text
+    assert "suspect measurements, repeated: 1\n  #4   the machine slept" in text
+    assert "near misses" not in summary.report_text(state())
+    assert "suspect measurements" not in summary.report_text(state())
+
+
 def test_scores_of_two_machines_are_not_held_against_each_other(state):
     """Resumed where the same source scores 0.7: that is no gain over the baseline's 2.0 on the other machine."""
     elsewhere = state(

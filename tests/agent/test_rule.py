@@ -1,0 +1,124 @@
+"""The rule at work in a search with invented scores: suspects, fresh measurements, withdrawals, near misses."""
+
+import json
+
+import pytest
+
+from autoresearch.agent.loop import search
+from autoresearch.core import decide, spreads
+from autoresearch.core.history import Prior
+
+
+def events(lab, *kinds) -> list[dict]:
+    read = [json.loads(line) for line in (lab.run.folder / "journal.jsonl").read_text().splitlines()]
+    return [event for event in read if event["event"] in kinds]
+
+
+def told(lab) -> list[tuple]:
+    """What was measured, by experiment and k."""
+    return [(event["n"], event["k"]) for event in events(lab, "measured")]
+
+
+def test_a_suspect_measurement_is_repeated_and_judged_on_the_repeat(lab_of, machine, listener, listed):
+    machine.changes = {1: {"val_bpb": 9.0, "suspect": "the machine slept for 9 s"}}
+    lab = lab_of(machine, view=listener)
+    search(lab, listed(a=1.0), listener)
+    assert told(lab) == [(0, 0), (1, 0), (1, 1)]
+    record = lab.history.experiments[1]
+    assert (record.verdict, record.val_bpb) == ("keep", 1.0), "the suspect score of 9.0 would be discarded"
+    assert any("#1 once more" in note and "slept" in note for note in listener.notes)
+
+
+def test_a_failure_of_the_machine_is_not_the_candidates(lab_of, machine, listener, listed):
+    paused = {"status": "invalid", "val_bpb": None, "reason": "clocks differ", "suspect": "the process was paused"}
+    machine.changes = {0: paused, 2: paused}
+    lab = lab_of(machine)
+    search(lab, listed(a=1.0), listener)
+    assert {n: r.verdict for n, r in lab.history.experiments.items()} == {0: "keep", 1: "keep"}
+    machine.changes = dict.fromkeys(range(4, 6), paused)
+    search(lab_of(machine), listed(a=1.0, b=0.5), listener)
+    last = lab_of(machine).history.experiments[2]
+    assert (last.verdict, last.reason) == (
+        "invalid",
+        "clocks differ (suspect, also when repeated: the process was paused)",
+    )
+
+
+def test_a_lucky_keep_is_withdrawn_and_the_branch_goes_back(lab_of, machine, listener, listed, place):
+    """Experiment 1 is as good as the baseline's 2.0 but for one lucky score; 2 is unclear against it."""
+    machine.changes = {1: {"val_bpb": 1.88}}
+    lab = lab_of(machine, view=listener, spread=0.03)
+    search(lab, listed(a=2.01, b=1.86), listener)
+    assert told(lab) == [(0, 0), (1, 0), (2, 0), (1, 1), (1, 2)], "measured freshly twice before the verdict on 2"
+    assert [event["n"] for event in events(lab, "withdrawn")] == [1]
+    assert lab.history.counts.kept == 1
+    assert lab.history.incumbent.number == 2, "clear against the baseline, which is the incumbent again"
+    assert lab.history.experiments[2].parent == 1
+    assert any("#1 is withdrawn" in note and "#0 is the incumbent again" in note for note in listener.notes)
+    assert place._git("rev-parse", "autoresearch/tag") == lab.history.experiments[2].commit
+    assert (lab.run.folder / "results.tsv").read_text().splitlines()[2].split("\t")[3:] == ["discard", "withdrawn: a"]
+
+
+def test_without_the_gate_a_suspect_score_decides(lab_of, machine, listener, listed, monkeypatch):
+    monkeypatch.setattr(decide, "usable", lambda candidate: (list(candidate.scores), ""))
+    machine.changes = {1: {"val_bpb": 9.0, "suspect": "the machine slept for 9 s"}}
+    lab = lab_of(machine)
+    search(lab, listed(a=1.0), listener)
+    assert lab.history.experiments[1].verdict == "discard"
+
+
+def test_without_the_gate_a_lucky_keep_stays(lab_of, machine, listener, listed, monkeypatch):
+    monkeypatch.setattr(decide, "_settle", lambda incumbent, former: None)
+    machine.changes = {1: {"val_bpb": 1.88}}
+    lab = lab_of(machine, spread=0.03)
+    search(lab, listed(a=2.01, b=1.86), listener)
+    assert lab.history.experiments[1].kept
+
+
+def test_between_withdrawal_and_the_next_keep_the_branch_is_at_the_former_incumbent(
+    lab_of, machine, listener, listed, place
+):
+    machine.changes = {1: {"val_bpb": 1.88}}
+    lab = lab_of(machine, spread=0.03)
+    search(lab, listed(a=2.01, **{f"x{i}": 2.5 + i for i in range(8)}, last=2.6), listener)
+    assert told(lab)[-4:] == [(9, 0), (1, 1), (1, 2), (10, 0)], "due after eight experiments"
+    assert place._git("rev-parse", "autoresearch/tag") == lab.history.experiments[0].commit
+    assert lab.history.experiments[10].parent == 0
+
+
+def test_nothing_is_measured_for_the_rule_once_the_search_is_over(lab_of, machine, listener, listed):
+    lab = lab_of(machine, max_experiments=9)
+    search(lab, listed(a=1.0, **{f"x{i}": 2.5 + i for i in range(9)}), listener)
+    assert told(lab)[-1] == (9, 0)
+
+
+def test_a_proposer_is_told_of_near_misses_and_withdrawals(lab_of, machine, listener, listed):
+    machine.changes = {1: {"val_bpb": 1.97}}
+    proposer = listed(a=2.01, b=3.0)
+    lab = lab_of(machine, spread=0.03)
+    search(lab, proposer, listener)
+    assert [trial.number for trial in proposer.contexts[-1].near_misses] == [1]
+    assert [record.number for record in lab.history.near_misses] == [1]
+    assert proposer.contexts[1].near_misses == proposer.contexts[-1].near_misses
+
+
+def test_a_strict_search_confirms_every_gain(lab_of, machine, listener, listed):
+    machine.changes = {4: {"val_bpb": 0.5}}
+    lab = lab_of(machine, strict=True)
+    search(lab, listed(a=1.0, b=1.01), listener)
+    assert told(lab) == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    assert [r.verdict for r in lab.history.experiments.values()] == ["keep", "keep", "discard"]
+
+
+def test_what_an_earlier_run_measured_is_the_prior_of_this_key_alone(lab_of, machine, listener, listed, place):
+    spreads.add(place.run_dir("tag").parent, "a", Prior(0.4, 10))
+    lab = lab_of(machine, "a", spread=0.01)
+    search(lab, listed(a=1.9), listener)
+    expected = ((4 * 0.01**2 + 0.4) / 14) ** 0.5
+    assert events(lab, "run")[0]["prior"] == {"square": 0.4, "dof": 10}
+    assert events(lab, "decided")[-1]["spread"] == pytest.approx(expected)
+    spreads.add(place.run_dir("tag").parent, "a", Prior(0.4, 10))
+    search(lab_of(machine, "a"), listed(a=1.9, b=3.0), listener)
+    assert events(lab, "decided")[-1]["spread"] == pytest.approx(expected), "the journal alone replays"
+    search(lab_of(machine, "b"), listed(a=1.9, b=3.0, c=3.1), listener)
+    assert events(lab, "decided")[-1]["spread"] == pytest.approx(0.01)
