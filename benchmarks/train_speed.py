@@ -1,7 +1,7 @@
 """How fast each backend trains and scores the reference model, against its own framework's matrix product.
 
-    python benchmarks/train_speed.py                                     every backend that is installed, on the processor
-    python benchmarks/train_speed.py --backend cuda --device auto        one backend on its accelerator
+    python benchmarks/train_speed.py                                  every backend that is installed, on the processor
+    python benchmarks/train_speed.py --backend cuda --device auto     one backend on its accelerator
 
 Each backend runs in a process of its own, with the environment that its child would have and no compiled code kept from
 before. Printed: tokens/s; the share of the framework's float32 matrix product of size 1024, the best of those measured
@@ -130,7 +130,7 @@ def _said(name: str, found: dict[str, Any]) -> str:
         f"     training {rate:,.0f} tokens/s, {found['share_of_peak']:.1%} of its float32 matrix product "
         f"({found['peak'] / 1e9:,.0f} GFLOP/s); a step {found['step_ms']:.0f} ms, with nothing to compute "
         f"{found['empty_step_ms']:.1f} ms\n"
-        f"     set-up {found['setup_seconds']:.1f} s; scoring {scoring:,.0f} tokens/s, {scoring / rate:.1f} x training, "
+        f"     set-up {found['setup_seconds']:.1f} s; scoring {scoring:,.0f} tokens/s, {scoring / rate:.1f} x training; "
         f"its first call {found['first_scoring_seconds']:.1f} s"
     )
 
