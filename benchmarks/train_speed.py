@@ -30,14 +30,16 @@ from typing import Any
 import click
 import numpy as np
 
-from autoresearch.agent.folder import TRAIN, workspace_files
+from autoresearch.agent.folder import workspace_files
 from autoresearch.backends.hardware import fastest
 from autoresearch.core import registry
 from autoresearch.core.constants import set_constants
 from autoresearch.core.contract import Backend, DeviceInfo, Trained
-from autoresearch.core.executor import MAX_ROWS, child_environment
+from autoresearch.core.executor import MAX_ROWS
 from autoresearch.core.experiment import ExperimentRun, public
+from autoresearch.core.process import child_environment
 from autoresearch.core.task import Task, load_settings
+from autoresearch.core.workspace import TRAIN
 
 SIZE = 1024
 """Of the matrix product."""
@@ -124,14 +126,14 @@ def measure(name: str, asked: str, preset: str, seconds: float, budget: float) -
 def _said(name: str, found: dict[str, Any]) -> str:
     device = found["device"]
     how = f"{device['dtype']}, {'compiled' if device['compile'] else 'eager'}, attention {device['attention']}"
-    rate, scoring = found["tokens_per_second"], found["scoring_tokens_per_second"]
+    rate, score = found["tokens_per_second"], found["scoring_tokens_per_second"]
     return (
         f"{name:4s} {device['name']} x{device['count']}, {device['framework']}: {how}\n"
         f"     training {rate:,.0f} tokens/s, {found['share_of_peak']:.1%} of its float32 matrix product "
         f"({found['peak'] / 1e9:,.0f} GFLOP/s); a step {found['step_ms']:.0f} ms, with nothing to compute "
         f"{found['empty_step_ms']:.1f} ms\n"
-        f"     set-up {found['setup_seconds']:.1f} s; scoring {scoring:,.0f} tokens/s, {scoring / rate:.1f} x training; "
-        f"its first call {found['first_scoring_seconds']:.1f} s"
+        f"     set-up {found['setup_seconds']:.1f} s; scoring {score:,.0f} tokens/s, {score / rate:.1f} x training, "
+        f"the first call {found['first_scoring_seconds']:.1f} s"
     )
 
 

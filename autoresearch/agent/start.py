@@ -66,8 +66,8 @@ def choose_backend(executor: LocalExecutor, device: str) -> tuple[str, str, str]
             else:
                 why = "no backend has an accelerator here"
             return name, asked, f"backend {name} ({registry.facts(name).TITLE}) on {found.name}: {why}"
-    name, error = next(iter(missing.items()))
-    raise BackendUnavailable(f"no backend is usable here; {name}: {error.message}", error.hint)
+    name, first = next(iter(missing.items()))
+    raise BackendUnavailable(f"no backend is usable here; {name}: {first.message}", first.hint)
 
 
 # The run
