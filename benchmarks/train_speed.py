@@ -43,7 +43,7 @@ from autoresearch.core.workspace import TRAIN
 
 SIZE = 1024
 """Of the matrix product."""
-EMPTY_STEP = {"ASPECT_RATIO": 8, "HEAD_DIM": 32, "TOTAL_BATCH_SIZE": 32, "DEVICE_BATCH_ROWS": 1}
+EMPTY_STEP = {"ASPECT_RATIO": 16, "HEAD_DIM": 32, "TOTAL_BATCH_SIZE": 32, "DEVICE_BATCH_ROWS": 1}
 """The depth of the preset, and so its number of operations, at a width and a batch that take no time to compute."""
 
 

@@ -17,6 +17,7 @@ from autoresearch.core.contract import Result
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.history import Record
 from autoresearch.core.interval import spread_limits
+from autoresearch.core.suspect import counted
 from autoresearch.core.task import SETTINGS
 from autoresearch.core.view import View
 from autoresearch.core.workspace import Workspace
@@ -51,6 +52,8 @@ class Calibration:
     """The spread at the median steps: seed and kernels."""
     throughput: float | None
     """The spread through the number of steps reached."""
+    suspect: int = 0
+    """Measurements among these that the machine disturbed, as it did the ones that they repeat."""
 
 
 def calibrate(
@@ -72,7 +75,7 @@ def calibrate(
         What was found, and the spread by which the run decides from now on.
 
     Raises:
-        AutoresearchError: two measurements in a row could not be used; see also `open_run`.
+        AutoresearchError: two measurements in a row failed; see also `open_run`.
     """
     place = folder.find_workspace(directory)
     if not tag and (place / SETTINGS).is_file():
@@ -96,23 +99,24 @@ def calibrate(
 
 
 def _repeated(lab: Lab, repeats: int, view: View) -> tuple[Record, list[Result]]:
-    """The incumbent with so many clean measurements more, and these; another one where it is withdrawn on the way."""
+    """The incumbent with so many measurements more, and these; another one where it is withdrawn on the way."""
     number, before = lab.incumbent.number, len(lab.incumbent.results)
     while True:
         if lab.incumbent.number != number:
             number, before = lab.incumbent.number, len(lab.incumbent.results)
             view.note(f"calibrating starts again with #{number}, the incumbent")
         made = lab.incumbent.results[before:]
-        clean = [result for result in made if result.status == "ok" and not result.suspect]
-        if len(clean) == repeats:
-            return lab.incumbent, clean
-        if len(made) >= 2 and not any(result in clean for result in made[-2:]):
-            last = made[-1]
+        taken = counted(made, lambda result: result)
+        if len(taken) == repeats:
+            return lab.incumbent, taken
+        if len(made) >= 2 and all(result.status != "ok" for result in made[-2:]):
             raise AutoresearchError(
-                f"two measurements in a row can't be used: {last.suspect or f'{last.status}: {last.reason}'}",
+                f"two measurements in a row failed: {made[-1].status}: {made[-1].reason}",
                 "leave the machine alone meanwhile, then run the same command again",
             )
-        lab.measure(number, f"calibrating #{number}: {len(clean) + 1} of {repeats}")
+        if made and made[-1].suspect and made[-1] not in taken:
+            view.note(f"  once more: suspect: {made[-1].suspect}")
+        lab.measure(number, f"calibrating #{number}: {len(taken) + 1} of {repeats}")
         lab.conclude()
 
 
@@ -163,6 +167,7 @@ def _found(number: int, key: str, results: Sequence[Result], slope: float | None
         slope=slope,
         fixed=fixed,
         throughput=throughput,
+        suspect=sum(bool(result.suspect) for result in results),
     )
 
 
@@ -179,6 +184,11 @@ def text(found: Calibration, used: noise.Spread) -> str:
             f"  through throughput: {found.throughput:.5f} bpb (the budget was enough for {found.steps:g} steps, give "
             f"or take {found.steps_spread:.1%}; 10 % more change the score by {found.slope * math.log(1.1):+.5f} bpb)",
         ]
+    if found.suspect:
+        lines.append(
+            f"  {found.suspect} of them suspect, and so were those that they repeat: the speed of this machine changes "
+            "by itself, and the scores with it"
+        )
     lines.append(
         f"this run decides by {used.value:.5f} bpb from now on: the prior and {used.measured} degrees of freedom"
     )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from autoresearch.core import suspect
 from autoresearch.core.contract import Result
 from autoresearch.core.errors import DataError
 from autoresearch.core.history import Started
@@ -120,17 +121,8 @@ class Audits:
 
 
 def counted(measurements: Sequence[Audited]) -> list[Audited]:
-    """The measurements that count: failures don't, and a suspect one is made again, once, in its place."""
-    chosen, repeated = [], False
-    for made in measurements:
-        if made.result.status != "ok":
-            continue
-        if made.result.suspect and not repeated:
-            repeated = True
-            continue
-        chosen.append(made)
-        repeated = False
-    return chosen
+    """Those that count, see `suspect.counted`."""
+    return suspect.counted(measurements, lambda made: made.result)
 
 
 def next_arm(measurements: Sequence[Audited], repeats: int) -> int | None:

@@ -1,7 +1,8 @@
 """A program apart from its seeds, so that another draw of the same program is told from another program.
 
 An expression of `experiment.seed` and constants alone becomes one name, `SEED`: sums, keys made of it, and keys
-folded or chosen by constants. So do names that hold nothing else, and constants that nothing else uses.
+folded or chosen by constants. So do names that hold nothing else, and constants that nothing else uses. A statement
+that only seeds a framework is left out: the harness has seeded it before.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ _NUMBERS = frozenset({"abs", "hash", "int", "max", "min", "pow", "str"})
 _KEYS_OF_SEEDS = frozenset({"PRNGKey", "key"})
 # Of NumPy: several numbers make one seed.
 _GENERATORS = frozenset({"RandomState", "SeedSequence", "default_rng"})
+# As statements, e.g. `torch.manual_seed(experiment.seed + 1)`.
+_SEEDING = frozenset({"manual_seed", "manual_seed_all", "seed"})
 _PASSES = 8
 
 
@@ -112,7 +115,13 @@ class _Fold(ast.NodeTransformer):
             return ""
         return "seed" if "seed" in kinds else "constant"
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        match node.value:
+            case ast.Call(args=[seed], keywords=[]) if _called(node.value) in _SEEDING and self._kind(seed):
+                return None
+        return self.generic_visit(node)
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
         if (
             isinstance(node, ast.expr)
             and isinstance(getattr(node, "ctx", None), ast.Load | None)
@@ -123,7 +132,8 @@ class _Fold(ast.NodeTransformer):
             case ast.Call(args=[ast.Tuple(elts=items) | ast.List(elts=items)]) if _called(node) in _GENERATORS:
                 if self._together(items) == "seed":
                     node.args = [ast.Name(_SEED, ast.Load())]
-        return self.generic_visit(node)
+        visited: ast.AST | None = super().visit(node)
+        return visited
 
 
 def _called(node: ast.Call) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import TypeVar
 
 from autoresearch.core.contract import Result
 
@@ -26,6 +27,7 @@ FEW, UNKNOWN = 3, 0.2
 DRIFT = 0.25
 """How much slower or faster steps may become within a measurement."""
 
+T = TypeVar("T")
 Number = Callable[[Result], float | None]
 
 
@@ -68,6 +70,21 @@ def suspicion(result: Result, earlier: Sequence[Result]) -> str:
     if (drift := result.step_drift) is not None and _far(drift, 1.0, DRIFT) and not _seen_before(result, own, _drift):
         reasons.append(f"steps took {drift:.2f} times as long later in the training as in its first third")
     return "; ".join(filter(None, reasons))
+
+
+def counted(measurements: Iterable[T], result_of: Callable[[T], Result]) -> list[T]:
+    """The measurements that count: failures don't, and a suspect one is made again, once, in its place."""
+    chosen, repeated = [], False
+    for made in measurements:
+        result = result_of(made)
+        if result.status != "ok":
+            continue
+        if result.suspect and not repeated:
+            repeated = True
+            continue
+        chosen.append(made)
+        repeated = False
+    return chosen
 
 
 def _normal(earlier: Sequence[Result]) -> list[Result]:

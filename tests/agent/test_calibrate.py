@@ -101,9 +101,20 @@ def test_a_suspect_measurement_is_made_again(calibrate, machine, place):
     assert [event["event"] for event in events(place)].count("measured") == 5
 
 
-def test_two_useless_measurements_in_a_row_end_it(calibrate, machine, place):
-    machine.changes = {2: {"suspect": "busy"}, 3: {"suspect": "still busy"}}
-    with pytest.raises(AutoresearchError, match="two measurements in a row can't be used: still busy"):
+def test_a_repeat_that_is_suspect_too_counts_and_is_told(calibrate, machine, place):
+    """A machine whose speed changes by itself, e.g. a shared one, would never be calibrated."""
+    machine.changes = {2: {"suspect": "busy"}, 3: {"suspect": "still busy"}, 4: {"suspect": "busy"}}
+    found, used = calibrate(3)
+    assert (found.repeats, found.suspect) == (3, 1)
+    assert [event["event"] for event in events(place)].count("measured") == 6
+    assert "1 of them suspect" in calibration.text(found, used)
+    assert "suspect" not in calibration.text(replace(found, suspect=0), used)
+
+
+def test_two_failures_in_a_row_end_it(calibrate, machine, place):
+    failed = {"status": "timeout", "val_bpb": None, "reason": "too slow"}
+    machine.changes = {2: failed, 3: failed}
+    with pytest.raises(AutoresearchError, match="two measurements in a row failed: timeout: too slow"):
         calibrate(3)
     assert events(place)[-1]["reason"] == "calibrating was interrupted"
 

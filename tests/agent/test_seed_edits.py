@@ -21,6 +21,22 @@ def test_a_seed_only_edit_is_refused_by_name(lab, shift):
     assert lab.problem(Proposal(SOURCE.format(shift=shift), "luck")) == "a seed-only edit of experiment 0"
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["torch.manual_seed(experiment.seed + 1)", "mx.random.seed(3 * experiment.seed)", "torch.cuda.manual_seed_all(7)"],
+)
+def test_a_statement_that_only_seeds_a_framework_is_one_too(lab, statement):
+    seeded = SOURCE.format(shift="").replace("    return", f"    {statement}\n    return")
+    assert lab.problem(Proposal(seeded, "luck")) == "a seed-only edit of experiment 0"
+    inside = seeded.replace(statement, f"if RATE:\n        {statement}")
+    assert lab.problem(Proposal(inside, "another program")) == ""
+
+
+def test_a_call_of_that_name_with_anything_else_is_another_program(lab):
+    other = SOURCE.format(shift="").replace("    return", "    model.seed(experiment.vocab_size)\n    return")
+    assert lab.problem(Proposal(other, "not a seed")) == ""
+
+
 def test_another_formatting_is_a_duplicate_and_another_value_is_neither(lab):
     same = SOURCE.format(shift="") + "\n# a note\n"
     assert lab.problem(Proposal(same, "note")) == "a duplicate of experiment 0"

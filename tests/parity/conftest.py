@@ -1,6 +1,7 @@
 """Makes the helpers importable, and runs each test on every backend that the project promises."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -34,8 +35,11 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory):
-    """A folder for what JAX compiles."""
-    return tmp_path_factory.mktemp("jax")
+    """A folder for what JAX compiles, one for all workers of a parallel session."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled-by-jax"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True, scope="module")
