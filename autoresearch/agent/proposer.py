@@ -54,6 +54,15 @@ class Context:
     """Differs for each call and is the same when a call is repeated after an interruption."""
     near_misses: tuple[Trial, ...] = ()
     """Trials of the history whose first gain wasn't borne out: perhaps good together with another change."""
+    findings: str = ""
+    """Text of knowledge.md: what people and earlier runs learned."""
+    guidance: str = ""
+    """What the loop asks of this round beyond the ordinary, e.g. something bolder after many discards."""
+    mend: Trial | None = None
+    """A crash of the proposer's own latest candidate that it may mend now; `mend_source` is that train.py."""
+    mend_source: str = ""
+    budget_usd: float | None = None
+    """Dollars that this proposal may cost at most; None where no cap is set."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,29 @@ class Proposal:
     """Names the proposal where it comes from a finite list, e.g. a file of a script folder."""
     problem: str = ""
     """Why there is no candidate after all, e.g. a patch that doesn't apply; the loop records it and goes on."""
+    expected_bpb: float | None = None
+    """By how much the proposer expects val_bpb to change; negative is better."""
     cost_usd: float = 0.0
+    """What its calls cost; told here, charged by the ledger."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """For the journal, e.g. the model's name."""
+
+
+class RoundFailed(Exception):
+    """No proposal came of a call, and no candidate is to blame: an outage, a refusal, an answer without an edit.
+
+    The loop journals it, waits, and asks again; see `core.agent_settings.Outages`.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        """
+        Args:
+            kind: one word for the journal, e.g. "overloaded", "timeout", "refusal", "no edit".
+            reason: in words, one line.
+        """
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
 
 
 class Proposer(Protocol):
@@ -79,4 +108,9 @@ class Proposer(Protocol):
     name: str
 
     def propose(self, context: Context) -> Proposal | None:
-        """The next candidate, or None when there is none left."""
+        """The next candidate, or None when there is none left.
+
+        Raises:
+            RoundFailed: see there.
+            CostCapReached: the next call could cost more than a cap allows.
+        """

@@ -3,6 +3,9 @@
 Events, in the order of an experiment's life (write-ahead: each is on the disk before the step after it is begun):
 
     run        tag, settings, comparability_key, task_fingerprint, device, prior (of the spread, see `Prior`, or null)
+    call       id, n, agent, purpose, model, worst_usd        before a model or a command is called
+    charged    id, usd, outcome, tokens (by kind)             after it
+    failed     n, kind, reason, proposer                      a round that gave no proposal: an outage, a refusal
     refused    n, reason, hypothesis, origin, cost_usd        a proposal that became no experiment
     proposed   n, blob, hypothesis, category, proposer, origin, source_hash, normalized_hash, constants, code_size,
                diff_lines, cost_usd, parent (number of the incumbent; null for the baseline, which is experiment 0)
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from typing import Any, NamedTuple, get_args
 
 from autoresearch.core.contract import Result, Verdict
@@ -51,6 +55,16 @@ class Refusal(NamedTuple):
     reason: str
     hypothesis: str
     origin: str
+
+
+class Charge(NamedTuple):
+    """What one call cost, or may cost at most while it is under way."""
+
+    time: datetime
+    usd: float
+    agent: str
+    n: int
+    """Number of the experiment that it was to propose."""
 
 
 class Prior(NamedTuple):
@@ -150,12 +164,19 @@ class History:
         """By comparability key."""
         self.stop_reason = ""
         """Of the last stop; "" while the run goes on, also when it was killed."""
-        self.cost_usd = 0.0
-        """Of all proposals, refused ones included."""
+        self.charges: list[Charge] = []
+        """Of settled calls, in order."""
+        self.open_calls: dict[str, Charge] = {}
+        """Under way, or cut off, by id, at their worst case."""
+        self.failed_rounds = 0
+        """In a row, up to now."""
         self._source = source
         self._lines = 0
         self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "run": self._run,
+            "call": self._call,
+            "charged": self._charged,
+            "failed": self._failed_round,
             "refused": self._refused,
             "proposed": self._proposed,
             "committed": self._committed,
@@ -198,6 +219,11 @@ class History:
                 f"{self._source} contradicts itself: line {self._lines}, {event['event']} {problem}",
                 "the journal was changed by something else; start a new run with --tag NAME",
             ) from error
+
+    @property
+    def cost_usd(self) -> float:
+        """Of all calls, in US dollars; one that is under way, or was cut off, counts at its worst."""
+        return sum(charge.usd for charge in (*self.charges, *self.open_calls.values()))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -306,7 +332,19 @@ class History:
             raise ValueError(f"of experiment {number}, which was proposed before")
         refusal = Refusal(number, event["reason"], event.get("hypothesis", ""), event.get("origin", ""))
         self.refusals.append(refusal)
-        self.cost_usd += event.get("cost_usd", 0.0)
+        self.failed_rounds = 0
+
+    def _call(self, event: Mapping[str, Any]) -> None:
+        moment = datetime.fromisoformat(event["time"])
+        self.open_calls[event["id"]] = Charge(moment, event["worst_usd"], event.get("agent", ""), event.get("n", 0))
+
+    def _charged(self, event: Mapping[str, Any]) -> None:
+        if event["id"] not in self.open_calls:
+            raise ValueError(f"a call {event['id']} that never began")
+        self.charges.append(self.open_calls.pop(event["id"])._replace(usd=event["usd"]))
+
+    def _failed_round(self, event: Mapping[str, Any]) -> None:
+        self.failed_rounds += 1
 
     def _proposed(self, event: Mapping[str, Any]) -> None:
         number = event["n"]
@@ -330,7 +368,7 @@ class History:
             parent=event.get("parent"),
             code_size=event.get("code_size", 0),
         )
-        self.cost_usd += event.get("cost_usd", 0.0)
+        self.failed_rounds = 0
 
     def _committed(self, event: Mapping[str, Any]) -> None:
         self._update(self._record(event), commit=event["commit"])
