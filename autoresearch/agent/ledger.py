@@ -104,8 +104,7 @@ class Ledger:
         """
         for left, cap in self._left():
             if worst_usd > left + 1e-9:  # sums of prices are not exact in binary
-                left = max(0.0, left)
-                problem = f"the next call could cost {worst_usd:.4f} dollars, and {left:.4f} are left of {cap}"
+                problem = f"the next call could cost {worst_usd:.4f} dollars, and {max(0.0, left):.4f} are left ({cap})"
                 if cap == _CALL and self.round_usd > 0:
                     raise RoundCapReached(problem)
                 raise CostCapReached(problem, "raise the cap to go on; the run resumes where it is")
@@ -126,8 +125,10 @@ class Ledger:
 
         Args:
             outcome: e.g. "end_turn", "429 rate limited", "killed: silent for 300 s".
+            usd: what isn't an amount of dollars, as some tools report it, counts as the worst case.
             usage: tokens, where the tool tells them.
         """
+        usd = usd if math.isfinite(usd) and usd >= 0 else call.worst_usd
         tokens: dict[str, Any] = {} if usage is None else {"tokens": usage._asdict()}
         self._log("charged", id=call.id, usd=usd, outcome=outcome, **tokens)
 
@@ -142,7 +143,7 @@ class Ledger:
 
     def _spent_on(self, day: date) -> float:
         charges = (*self._elsewhere, *self._history.charges, *self._history.open_calls.values())
-        return sum(charge.usd for charge in charges if charge.time.astimezone().date() == day)
+        return math.fsum(charge.usd for charge in charges if charge.time.astimezone().date() == day)
 
 
 _CALL = "[caps] call_usd"

@@ -7,10 +7,11 @@ a proposer to remember anything: all it may build on is in the Context, so a res
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from autoresearch.core.contract import Verdict
+from autoresearch.core.history import Outage, Refusal
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class Trial:
     log_tail: str = ""
     withdrawn: bool = False
     """Kept first; then fresh measurements of it were no better than what it had replaced."""
+    proposer: str = ""
+    """Who proposed it: the name of a proposer."""
+    change: str = ""
+    """Equal for trials that made the same edit, also of different sources; "" where that isn't known."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """Of its latest measurement that went well: steps, tokens, seconds, parameters, memory, utilisation."""
+    loss_curve: tuple[tuple[float, float], ...] = ()
+    """(share of the budget, training loss in nats per token) of that measurement, at most 100 points."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,10 @@ class Context:
     """Differs for each call and is the same when a call is repeated after an interruption."""
     near_misses: tuple[Trial, ...] = ()
     """Trials of the history whose first gain wasn't borne out: perhaps good together with another change."""
+    refusals: tuple[Refusal, ...] = ()
+    """Proposals that were turned down before any training, in order."""
+    outages: tuple[Outage, ...] = ()
+    """Rounds that gave no proposal, in order."""
     findings: str = ""
     """Text of knowledge.md: what people and earlier runs learned."""
     guidance: str = ""
@@ -63,6 +76,10 @@ class Context:
     mend_source: str = ""
     budget_usd: float | None = None
     """Dollars that this proposal may cost at most; None where no cap is set."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON takes it."""
+        return {**asdict(self), "origins": sorted(self.origins)}
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,8 @@ class Proposal:
     """What its calls cost; told here, charged by the ledger."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """For the journal, e.g. the model's name."""
+    proposer: str = ""
+    """Of a mix, the name of the part that made it; "" is the proposer that was asked."""
 
 
 class RoundFailed(Exception):
@@ -103,7 +122,11 @@ class RoundFailed(Exception):
 
 
 class Proposer(Protocol):
-    """Produces candidates, one a call."""
+    """Produces candidates, one a call.
+
+    One whose calls cost something says so with an attribute `paid = True`: it is given up sooner when its proposals
+    are refused in a row, and may mend its own crashes (`Context.mend`). A mix of proposers holds them in `parts`.
+    """
 
     name: str
 

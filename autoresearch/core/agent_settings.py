@@ -56,7 +56,7 @@ class Outages:
 class Claude:
     """The proposer `claude`."""
 
-    model: str = "claude-sonnet-4-5"
+    model: str = "claude-sonnet-5-5"
     max_tokens: int = 16_000
     """Of one answer."""
     tool_rounds: int = 12
@@ -78,8 +78,8 @@ class Command:
     """The proposer `command:CMD`."""
 
     estimate_usd: float = 0.0
-    """Charged for a call whose tool doesn't report its cost."""
-    silence_seconds: float = 300.0
+    """Dollars of one call at most: reserved before it, and charged where its tool doesn't report the cost."""
+    silence_seconds: float = 600.0
     """Without a line of output or a change of the file."""
     timeout_seconds: float = 1200.0
     output_mb: float = 10.0

@@ -6,9 +6,10 @@ Events, in the order of an experiment's life (write-ahead: each is on the disk b
     call       id, n, agent, purpose, model, worst_usd        before a model or a command is called
     charged    id, usd, outcome, tokens (by kind)             after it
     failed     n, kind, reason, proposer                      a round that gave no proposal: an outage, a refusal
-    refused    n, reason, hypothesis, origin, cost_usd        a proposal that became no experiment
+    refused    n, reason, hypothesis, origin, proposer, cost_usd   a proposal that became no experiment
     proposed   n, blob, hypothesis, category, proposer, origin, source_hash, normalized_hash, constants, code_size,
-               diff_lines, cost_usd, parent (number of the incumbent; null for the baseline, which is experiment 0)
+               diff_lines, change_hash, cost_usd, facts, parent (number of the incumbent; null for the baseline, which
+               is experiment 0)
     committed  n, commit
     started    n, k, seed, mark                               again, with the same k, where a measurement was cut off
     measured   n, k, result
@@ -25,8 +26,9 @@ Fields and events that a later version adds are ignored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple, get_args
 
@@ -55,6 +57,7 @@ class Refusal(NamedTuple):
     reason: str
     hypothesis: str
     origin: str
+    proposer: str = ""
 
 
 class Charge(NamedTuple):
@@ -65,6 +68,16 @@ class Charge(NamedTuple):
     agent: str
     n: int
     """Number of the experiment that it was to propose."""
+
+
+class Outage(NamedTuple):
+    """A round that gave no proposal."""
+
+    number: int
+    """Of the experiment that it was to propose."""
+    kind: str
+    reason: str
+    proposer: str
 
 
 class Prior(NamedTuple):
@@ -107,6 +120,8 @@ class Record:
     """Number of the incumbent that it was made from; None for the baseline."""
     code_size: int = 0
     """Lines of code; 0 where an earlier version wrote the journal, so that no tie is decided by it."""
+    change_hash: str = ""
+    """Equal for the same edit of another source, see `candidate.change_hash`; "" where there is none."""
     commit: str = ""
     """"" while there is none."""
     unfinished: Started | None = None
@@ -130,6 +145,8 @@ class Record:
     """Discarded, though its first score was an unclear gain: perhaps good together with another one."""
     withdrawn: str | None = None
     """Why a keep was taken back."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of the proposal, e.g. the model, or `mend_of`: the experiment whose crash it mends."""
 
     @property
     def kept(self) -> bool:
@@ -168,8 +185,10 @@ class History:
         """Of settled calls, in order."""
         self.open_calls: dict[str, Charge] = {}
         """Under way, or cut off, by id, at their worst case."""
+        self.outages: list[Outage] = []
         self.failed_rounds = 0
-        """In a row, up to now."""
+        """In a row, without an experiment between them. A kill doesn't change that; a search that was stopped begins
+        anew when it is resumed: somebody wants another try."""
         self._source = source
         self._lines = 0
         self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
@@ -223,7 +242,12 @@ class History:
     @property
     def cost_usd(self) -> float:
         """Of all calls, in US dollars; one that is under way, or was cut off, counts at its worst."""
-        return sum(charge.usd for charge in (*self.charges, *self.open_calls.values()))
+        return math.fsum(charge.usd for charge in (*self.charges, *self.open_calls.values()))
+
+    def cost_of(self, number: int) -> float:
+        """Of an experiment, in US dollars: the calls that proposed it, failed rounds and refused ones before it too."""
+        calls = (*self.charges, *self.open_calls.values())
+        return math.fsum(charge.usd for charge in calls if charge.n == number)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -330,9 +354,9 @@ class History:
         number = event["n"]
         if number in self.experiments:
             raise ValueError(f"of experiment {number}, which was proposed before")
-        refusal = Refusal(number, event["reason"], event.get("hypothesis", ""), event.get("origin", ""))
+        told = (event.get(name, "") for name in ("hypothesis", "origin", "proposer"))
+        refusal = Refusal(number, event["reason"], *told)
         self.refusals.append(refusal)
-        self.failed_rounds = 0
 
     def _call(self, event: Mapping[str, Any]) -> None:
         moment = datetime.fromisoformat(event["time"])
@@ -345,6 +369,7 @@ class History:
 
     def _failed_round(self, event: Mapping[str, Any]) -> None:
         self.failed_rounds += 1
+        self.outages.append(Outage(event["n"], event["kind"], event["reason"], event.get("proposer", "")))
 
     def _proposed(self, event: Mapping[str, Any]) -> None:
         number = event["n"]
@@ -367,6 +392,8 @@ class History:
             diff_lines=event.get("diff_lines", 0),
             parent=event.get("parent"),
             code_size=event.get("code_size", 0),
+            change_hash=event.get("change_hash", ""),
+            facts=event.get("facts", {}),
         )
         self.failed_rounds = 0
 
@@ -424,6 +451,8 @@ class History:
         self.stop_reason = event["reason"]
 
     def _resumed(self, event: Mapping[str, Any]) -> None:
+        if self.stop_reason:
+            self.failed_rounds = 0
         self.stop_reason = ""
         self.comparability_key = event.get("comparability_key", self.comparability_key)
         if "rules" in event:

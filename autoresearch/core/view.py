@@ -28,10 +28,17 @@ class Outcome:
     hypothesis: str
     failure: str = ""
     """The reason of a failure."""
+    cost_usd: float = 0.0
+    """Of the calls that proposed it."""
 
 
-def outcome_of(record: Record, change: float | None) -> Outcome:
-    """What to show of a decided experiment; `change` is against the incumbent that it was judged by."""
+def outcome_of(record: Record, change: float | None, cost_usd: float = 0.0) -> Outcome:
+    """What to show of a decided experiment.
+
+    Args:
+        change: against the incumbent that it was judged by.
+        cost_usd: of its calls.
+    """
     return Outcome(
         number=record.number,
         verdict="baseline" if record.number == 0 and record.kept else str(record.verdict),
@@ -40,6 +47,7 @@ def outcome_of(record: Record, change: float | None) -> Outcome:
         seconds=sum(result.total_seconds for result in record.results),
         hypothesis=record.hypothesis,
         failure=record.reason if record.failed else "",
+        cost_usd=cost_usd,
     )
 
 
