@@ -7,12 +7,14 @@ import importlib.util
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autoresearch.agent.command_line import command_line
 from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.prices import load_prices
-from autoresearch.agent.proposer import Proposer
+from autoresearch.agent.proposer import Proposal, Proposer
 from autoresearch.agent.reader import Reader
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import UsageError, did_you_mean
@@ -28,6 +30,7 @@ INSTALL = "pip install 'autoresearch[claude]'"
 _KINDS = frozenset(name.partition(":")[0] for name in NAMES)
 _ARGUMENTS = ("command", "script")
 """Kinds that are followed by a colon and more."""
+_NOT_REVIEWED = ("optimizer", "random")
 # A command and a folder may hold commas, so theirs ends where another agent's name follows.
 _BETWEEN = re.compile(r",(?=(?:auto|claude|optimizer|random)(?:@|,|$)|command:|script:)")
 _SHARE = re.compile(r"@(\d+(?:\.\d+)?)$")
@@ -132,6 +135,9 @@ def check_ready(settings: Settings, directory: Path) -> None:
                 f"{asked} needs a key, and none is set",
                 "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL for a server of your own; --agent optimizer needs none",
             )
+    for part in parts:
+        if part.kind == "command":
+            command_line(part.argument)
     check_prices(settings, directory)
 
 
@@ -160,7 +166,11 @@ def capped(caps: Caps, max_cost: float) -> bool:
 
 
 def make_proposer(
-    settings: Settings, directory: Path, ledger: Ledger, reader: Reader | None
+    settings: Settings,
+    directory: Path,
+    ledger: Ledger,
+    reader: Reader | None,
+    problem: Callable[[Proposal], str] = lambda proposal: proposal.problem,
 ) -> tuple[Proposer, list[str]]:
     """The proposer that `settings.agent` names, and what to say about the choice.
 
@@ -168,24 +178,36 @@ def make_proposer(
         directory: the workspace.
         ledger: where calls are charged.
         reader: looks earlier experiments up; None where there are none.
+        problem: why a proposal would be refused anyway, so that no reviewer has to read it.
 
     Raises:
         UsageError: no such agent, or one that can't be used as given.
     """
     parts, notes = choose(settings.agent)
-    made = [(_make(part, settings, directory, ledger, reader), part.share) for part in parts]
     notes += _unknown_prices(settings, parts, directory)
-    proposer = made[0][0]
-    if len(made) > 1:
-        from autoresearch.agent.hybrid import Hybrid
+    read = settings.reviewer.model and [part for part in parts if part.kind not in _NOT_REVIEWED]
+    if settings.reviewer.model and not read:
+        notes.append("the reviewer has nothing to do: values of constants alone are not reviewed")
+    made = []
+    for part in parts:
+        proposer = _make(part, settings, directory, ledger, reader)
+        if read and part in read:
+            proposer = _reviewed(proposer, settings, directory, ledger, problem)
+        made.append((proposer, part.share))
+    if len(made) == 1:
+        return made[0][0], notes
+    from autoresearch.agent.hybrid import Hybrid
 
-        proposer = Hybrid(made)
-    if settings.reviewer.model:
-        from autoresearch.agent.reviewer import Reviewed
+    return Hybrid(made), notes
 
-        prices = load_prices(settings.claude.prices, directory)
-        proposer = Reviewed(proposer, settings.reviewer, ledger, outages=settings.outages, prices=prices)
-    return proposer, notes
+
+def _reviewed(
+    writer: Proposer, settings: Settings, directory: Path, ledger: Ledger, problem: Callable[[Proposal], str]
+) -> Proposer:
+    from autoresearch.agent.reviewer import Reviewed
+
+    prices = load_prices(settings.claude.prices, directory)
+    return Reviewed(writer, settings.reviewer, ledger, settings.outages, prices, problem)
 
 
 def _make(part: Part, settings: Settings, directory: Path, ledger: Ledger, reader: Reader | None) -> Proposer:
@@ -197,7 +219,7 @@ def _make(part: Part, settings: Settings, directory: Path, ledger: Ledger, reade
     if part.kind == "command":
         from autoresearch.agent.command import Command
 
-        return Command(part.argument, settings.command, ledger)
+        return Command(part.argument, settings.command, ledger, hidden=directory)
     if part.kind == "script":
         from autoresearch.agent.scripted import Scripted
 

@@ -90,9 +90,8 @@ def guidance_of(history: History) -> str:
     """What is asked of the next proposal beyond the ordinary; "" where nothing is."""
     asked = []
     if history.refusals and (last := history.refusals[-1]).number == history.next_number:
-        asked.append(
-            f"The last proposal was refused before any training: {one_line(last.reason)}. Propose another one."
-        )
+        reason = json.dumps(one_line(last.reason)[:300], ensure_ascii=False)
+        asked.append(f"The last proposal was refused before any training: {reason}. Make another one.")
     if (dry := _without_gain(history)) >= BOLD_AFTER:
         asked.append(
             f"The last {dry} experiments gave no gain. Small variations of what was tried won't help: try something "

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from autoresearch.agent import start
-from autoresearch.agent.claude import Claude
 from autoresearch.agent.agents import check_prices, choose, make_proposer
+from autoresearch.agent.claude import Claude
+from autoresearch.agent.command import Command
 from autoresearch.agent.context import context_of
-from autoresearch.agent.estimate import estimate_text
+from autoresearch.agent.estimate import command_text, estimate_text
 from autoresearch.agent.folder import find_workspace, workspace_files
 from autoresearch.agent.instructions import KNOWLEDGE, Instructions
 from autoresearch.agent.ledger import Ledger
@@ -59,13 +60,20 @@ def dry_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path
     )
     shares = [part.share for part in choose(settings.agent)[0]]
     parts = getattr(proposer, "parts", (proposer,))
-    for part, share in zip(parts, shares, strict=True):
+    for made, share in zip(parts, shares, strict=True):
+        part = getattr(made, "writer", made)  # of a reviewed one
+        part_of_all = share / sum(shares)
+        part = getattr(part, "writer", part)  # nothing is sent, so nothing is reviewed
         if isinstance(part, Claude):
             request = {"model": settings.claude.model, "max_tokens": settings.claude.max_tokens, **part.prompt(context)}
             for line in prompt_lines(request):
                 view.note(line)
-            prices = load_prices(settings.claude.prices, place)
-            view.note(estimate_text(settings, history, request, prices, share / sum(shares)))
+            view.note(
+                estimate_text(settings, history, request, load_prices(settings.claude.prices, place), part_of_all)
+            )
+        elif isinstance(part, Command):
+            view.note(f"--- prompt of {part.name} ---\n{part.prompt(context)}--- end of the prompt ---")
+            view.note(command_text(settings, history, part.name, part_of_all))
         else:
             _propose(part, context, bool(history.incumbent), view)
 

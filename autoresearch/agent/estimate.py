@@ -18,6 +18,8 @@ ANSWERS = 4
 """Of the model in one proposal: a look into the history, an edit or two, the submission."""
 OUTPUT_TOKENS = 6_000
 """Of one proposal, thinking included."""
+DIGEST_TOKENS = 4_000
+"""Of the history as it is told in the midst of a run; at its beginning there is little to tell."""
 RESULT_TOKENS = 500
 """Of what the tools say to one answer."""
 PROPOSAL_SECONDS = 60.0
@@ -85,9 +87,10 @@ def proposal_cost(prices: Prices, model: str, size: Size) -> float:
     """US dollars of one proposal: its first request writes the rest to the cache, each further one what was added."""
     output = OUTPUT_TOKENS // ANSWERS
     added = output + RESULT_TOKENS
-    answers = [Usage(output=output, cache_write=size.rest, cache_read=size.stable)]
+    rest = max(size.rest, DIGEST_TOKENS)
+    answers = [Usage(output=output, cache_write=rest, cache_read=size.stable)]
     for i in range(ANSWERS - 1):
-        answers.append(Usage(output=output, cache_write=added, cache_read=sum(size) + i * added))
+        answers.append(Usage(output=output, cache_write=added, cache_read=size.stable + rest + i * added))
     return sum(prices.cost_of(model, usage) for usage in answers)
 
 
@@ -101,26 +104,43 @@ def estimate_text(
         share: of the proposals that come from this model, 0..1.
     """
     night, size, model = night_of(settings, history), size_of(request), str(request["model"])
-    proposals = night.experiments * share
+    lines = [
+        night_text(settings, night, share, model),
+        f"one proposal: a prompt of about {sum(size):,} tokens, {size.stable:,} of them cached for an hour; "
+        f"assumed: {DIGEST_TOKENS:,} tokens of history later in the run, {ANSWERS} answers, "
+        f"{OUTPUT_TOKENS:,} tokens of output, thinking included",
+    ]
+    if prices.of(model) is None:
+        return "\n".join([*lines, f"no price is known for {model}: [claude] prices names a file of them"])
+    cost = proposal_cost(prices, model, size)
+    first = prices.cost_of(model, Usage(cache_write_hour=size.stable))
+    total = first + night.experiments * share * cost
+    lines.append(f"estimated: {cost:.3f} dollars a proposal, {total:.2f} dollars a night{_capped(settings, total)}")
+    return "\n".join(lines)
+
+
+def command_text(settings: Settings, history: History, name: str, share: float) -> str:
+    """The same for a command, whose cost is what the settings say."""
+    night, cost = night_of(settings, history), settings.command.estimate_usd
+    text = night_text(settings, night, share, name)
+    if not cost:
+        return f"{text}\nwhat a call costs isn't known: [command] estimate_usd says it"
+    total = night.experiments * share * cost
+    return f"{text}\nestimated: {cost:.3f} dollars a proposal, {total:.2f} dollars a night{_capped(settings, total)}"
+
+
+def night_text(settings: Settings, night: Night, share: float, proposer: str) -> str:
+    """How many experiments there will be, and how many of them are this proposer's."""
     known = (
         "as measured in this run"
         if night.measured
         else f"{settings.task.train_seconds:g} s of training and, assumed, {BESIDES_TRAINING_SECONDS:g} s besides it, "
         f"{MEASUREMENTS} measurements"
     )
-    lines = [
+    return (
         f"a night of {night.hours:g} h: about {night.experiments:.0f} experiments of {night.seconds:.0f} s ({known}; "
-        f"{PROPOSAL_SECONDS:g} s for a proposal), {proposals:.0f} of them proposed by {model}",
-        f"one proposal: a prompt of about {size.stable + size.rest:,} tokens, {size.stable:,} of them cached for an hour; "
-        f"assumed: {ANSWERS} answers, {OUTPUT_TOKENS:,} tokens of output, thinking included",
-    ]
-    if prices.of(model) is None:
-        return "\n".join([*lines, f"no price is known for {model}: [claude] prices names a file of them"])
-    cost = proposal_cost(prices, model, size)
-    first = prices.cost_of(model, Usage(cache_write_hour=size.stable))
-    total = first + proposals * cost
-    lines.append(f"estimated: {cost:.3f} dollars a proposal, {total:.2f} dollars a night{_capped(settings, total)}")
-    return "\n".join(lines)
+        f"{PROPOSAL_SECONDS:g} s for a proposal), {night.experiments * share:.0f} of them proposed by {proposer}"
+    )
 
 
 def _capped(settings: Settings, total: float) -> str:

@@ -16,7 +16,7 @@ from autoresearch.agent.context import context_of, crash_to_mend, idea_of
 from autoresearch.agent.instructions import KNOWLEDGE, Instructions
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.ledger import Ledger, RoundCapReached
-from autoresearch.agent.proposer import Context, Proposal, Proposer, RoundFailed
+from autoresearch.agent.proposer import NOT_REVIEWED, Context, Proposal, Proposer, RoundFailed
 from autoresearch.agent.stop import Ending, capped, ending_of
 from autoresearch.core.awake import kept_awake
 from autoresearch.core.errors import AutoresearchError, CostCapReached
@@ -85,7 +85,7 @@ class _Search:
                 if (last := self._round()) is not None:
                     return last
             except RoundFailed as failure:
-                ending = self._failed(failure.kind, failure.reason)
+                ending = self._failed(failure.kind, failure.reason, failure.proposer)
             except RoundCapReached as cap:
                 ending = self._failed("cap", str(cap))
             except CostCapReached as cap:
@@ -103,12 +103,23 @@ class _Search:
         proposal = self._proposer.propose(context)
         if proposal is None:
             return self._nothing_left()
+        self._say(proposal)
         proposal = replace(proposal, cost_usd=self._ledger.round_usd, facts=self._facts(proposal, context))
         if problem := self._lab.problem(proposal):
             return self._refuse(proposal, problem)
         self._refused = 0
         self._lab.finish(self._lab.record(proposal, proposal.proposer or self._proposer.name))
         return None
+
+    def _say(self, proposal: Proposal) -> None:
+        """Write down what went wrong on the way to a proposal that was made all the same."""
+        for outage in proposal.outages:
+            told = {"kind": outage.kind, "reason": one_line(outage.reason), "proposer": outage.proposer}
+            self._lab.log("failed", n=self._lab.history.next_number, **told)
+            self._view.note(f"  {outage.proposer}: no proposal: {outage.kind}: {told['reason']}; another agent goes on")
+        review = str(proposal.facts.get("review", ""))
+        if review.startswith(NOT_REVIEWED):
+            self._view.note(f"  {review}")
 
     def _nothing_left(self) -> Ending:
         return Ending(f"no proposals are left ({self._proposer.name})")
@@ -131,11 +142,12 @@ class _Search:
             return None
         return self._nothing_left() if self._refused >= REFUSALS_IN_A_ROW else None
 
-    def _failed(self, kind: str, reason: str) -> Ending | None:
+    def _failed(self, kind: str, reason: str, proposer: str = "") -> Ending | None:
         """Write a failed round down and wait; or end the search after too many in a row."""
         history, outages = self._lab.history, self._lab.run.settings.outages
         self._refused, reason = 0, one_line(reason)
-        self._lab.log("failed", n=history.next_number, kind=kind, reason=reason, proposer=self._proposer.name)
+        proposer = proposer or self._proposer.name
+        self._lab.log("failed", n=history.next_number, kind=kind, reason=reason, proposer=proposer)
         rounds, told = history.failed_rounds, f"no proposal: {kind}: {reason}"
         if rounds >= outages.rounds:
             return Ending(

@@ -13,6 +13,7 @@ from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.loop import search
 from autoresearch.agent.reader import RunReader
 from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.process import kill_marked
 from autoresearch.core.view import View
 
 
@@ -30,7 +31,7 @@ def run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | N
         lab = Lab(opened, opened.executor(), view)
         ledger = ledger_of(opened, lab)
         proposer, notes = make_proposer(
-            opened.settings, opened.workspace.directory, ledger, RunReader(lab.history, opened.workspace)
+            opened.settings, opened.workspace.directory, ledger, RunReader(lab.history, opened.workspace), lab.problem
         )
         for note in notes:
             view.note(note)
@@ -48,7 +49,12 @@ def run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | N
 
 
 def ledger_of(run: Run, lab: Lab) -> Ledger:
-    """Where this run's calls are charged, those of the workspace's other runs counted towards the day."""
+    """Where this run's calls are charged, those of the workspace's other runs counted towards the day.
+
+    A command that outlived the search which had called it is ended: nobody waits for it any more.
+    """
     settings = run.settings
+    for call in lab.history.open_calls:
+        kill_marked(call)
     elsewhere = start.charges_elsewhere(run.workspace, run.tag) if settings.caps.day_usd else []
     return Ledger(lab.log, lab.history, settings.caps, settings.stop.max_cost, elsewhere)

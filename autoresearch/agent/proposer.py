@@ -13,6 +13,9 @@ from typing import Any, Protocol
 from autoresearch.core.contract import Verdict
 from autoresearch.core.history import Outage, Refusal
 
+NOT_REVIEWED = "not reviewed"
+"""So begins the fact `review` of a proposal that a reviewer should have read and couldn't."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -102,6 +105,8 @@ class Proposal:
     """For the journal, e.g. the model's name."""
     proposer: str = ""
     """Of a mix, the name of the part that made it; "" is the proposer that was asked."""
+    outages: tuple[Outage, ...] = ()
+    """Of a mix, the parts that were asked before that one and failed."""
 
 
 class RoundFailed(Exception):
@@ -110,15 +115,17 @@ class RoundFailed(Exception):
     The loop journals it, waits, and asks again; see `core.agent_settings.Outages`.
     """
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: str, reason: str, proposer: str = "") -> None:
         """
         Args:
             kind: one word for the journal, e.g. "overloaded", "timeout", "refusal", "no edit".
             reason: in words, one line.
+            proposer: of a mix, the name of the part that failed; "" is the proposer that was asked.
         """
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
+        self.proposer = proposer
 
 
 class Proposer(Protocol):
