@@ -10,8 +10,9 @@ from typing import Any
 from autoresearch.agent.proposer import Context, Trial
 from autoresearch.core import noise
 from autoresearch.core.contract import DeviceInfo
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
 from autoresearch.core.process import one_line
+from autoresearch.core.records import Record
 from autoresearch.core.task import Settings
 
 BOLD_AFTER = 10

@@ -22,7 +22,7 @@ from autoresearch.agent.proposer import Context, Proposer
 from autoresearch.agent.reader import RunReader
 from autoresearch.core.constants import constants
 from autoresearch.core.executor import LocalExecutor
-from autoresearch.core.history import Record
+from autoresearch.core.records import Record
 from autoresearch.core.task import SETTINGS
 from autoresearch.core.view import View
 from autoresearch.core.workspace import TRAIN, Workspace

@@ -16,9 +16,10 @@ from autoresearch.core.dataset import Dataset
 from autoresearch.core.decide import Anchor, Decide, Measure, Propose, Step, Withdraw, usable
 from autoresearch.core.errors import AutoresearchError, CandidateFailure
 from autoresearch.core.executor import LocalExecutor, Measurement, Request
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal, export_results
 from autoresearch.core.process import kill_marked, one_line
+from autoresearch.core.records import Record
 from autoresearch.core.registry import facts
 from autoresearch.core.replay import event_of, step_of
 from autoresearch.core.sandbox import Sandbox

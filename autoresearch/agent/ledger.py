@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import CostCapReached
-from autoresearch.core.history import Charge, History
+from autoresearch.core.history import History
+from autoresearch.core.records import Charge
 
 
 class Usage(NamedTuple):

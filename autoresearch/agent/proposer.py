@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from autoresearch.core.contract import Verdict
-from autoresearch.core.history import Outage, Refusal
+from autoresearch.core.records import Outage, Refusal
 
 NOT_REVIEWED = "not reviewed"
 """So begins the fact `review` of a proposal that a reviewer should have read and couldn't."""

@@ -19,8 +19,9 @@ from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
 from autoresearch.core.executor import LocalExecutor
-from autoresearch.core.history import Charge, History
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
+from autoresearch.core.records import Charge
 from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_settings, read_toml
 from autoresearch.core.view import View, gain_text, show_command
 from autoresearch.core.workspace import Workspace

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoresearch.core import noise
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
+from autoresearch.core.records import Record
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 from autoresearch.core import noise
 from autoresearch.core.errors import UsageError
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
+from autoresearch.core.records import Record
 from autoresearch.core.task import workspace_folder
 from autoresearch.core.view import gain_text, show_command
 from autoresearch.core.workspace import Workspace

@@ -15,8 +15,9 @@ from autoresearch.agent.night import ledger_of
 from autoresearch.agent.prices import load_prices
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import CostCapReached
-from autoresearch.core.history import Charge, History
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
+from autoresearch.core.records import Charge
 
 NOW = datetime(2026, 11, 30, 22, 30).astimezone()
 

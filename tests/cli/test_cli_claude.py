@@ -111,7 +111,7 @@ def test_what_it_costs_is_what_was_served_and_the_dry_run_shows_what_is_sent(
 
 
 def test_a_cap_of_half_a_dollar_is_never_passed(workspace, autoresearch, journal, api_env, varied):
-    """Each request is billed at the most that it can cost: all bytes as tokens at the dearest price, the longest answer."""
+    """Each request is billed at the most that it can cost: bytes as tokens at the dearest price, the longest answer."""
 
     def usage(request):
         size = len(json.dumps(request, ensure_ascii=False).encode())
