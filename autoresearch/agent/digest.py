@@ -1,8 +1,8 @@
 """What a proposer is told of a run's history: bounded, however long the run was.
 
-Whoever made a text decides where it is shown. Numbers and names of constants are the harness's, and stand as they are.
-Hypotheses and reasons of proposers are one line each, in quotation marks. What a candidate printed, its errors
-included, stands in one data block at the end, which it can't close; see `agent.quoting`.
+Whoever made a text decides where it is shown. Where the run stands is the harness's own word. What the experiments
+tried, in the words of their proposers, is a data block, one line and in quotation marks each; what candidates printed,
+their errors included, is another one. No text can close its block; see `agent.quoting`.
 
 Two limits hold, whatever the texts are: MAX_BYTES, which is three bytes a token, usual for English and code; and
 MAX_TOKENS by `tokens_at_most`, which counts digits, punctuation and other scripts as dearly as they may come.
@@ -48,13 +48,13 @@ def digest(context: Context) -> str:
     run = _Run(context)
     # The tokens of each section; what one leaves, the next may use.
     page.section(700, "", run.standing())
-    page.section(
-        900, "Kept changes, the latest first: change of val_bpb against the incumbent of that time", run.kept()
-    )
+    page.begin_block("what the experiments tried")
+    page.section(800, "Kept changes, the latest first: change of val_bpb against what was the incumbent", run.kept())
     page.section(600, "Near misses: a first gain that wasn't borne out; two of them together may be clear", run.near())
     page.section(1200, "Constants tried: value -> change of val_bpb", run.constants())
     page.section(900, "Dead ends by category, the latest first", run.dead_ends())
     page.section(400, "Refused before any training", run.refused())
+    page.end_block()
     page.section(_FAILURE_TOKENS, "", run.failures())
     return page.text()
 
@@ -83,6 +83,7 @@ class _Page:
 
     def __init__(self) -> None:
         self._parts: list[str] = []
+        self._block = ("", 0)
         self._room = 0
         self._bytes = MAX_BYTES - 500  # for the counts of what is left out
 
@@ -103,6 +104,15 @@ class _Page:
         if left_out:
             taken.append(f"({left_out} more left out)")
         self._parts += taken
+
+    def begin_block(self, name: str) -> None:
+        """The sections from here on are data."""
+        self._block = (name, len(self._parts))
+
+    def end_block(self) -> None:
+        name, start = self._block
+        if said := "\n".join(self._parts[start:]).strip():
+            self._parts[start:] = ["\n" + quoted(name, said)]
 
     def text(self) -> str:
         return "\n".join(self._parts).strip() + "\n"

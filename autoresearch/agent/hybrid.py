@@ -1,13 +1,11 @@
 """A mix of proposers, each with its share of the experiments.
 
-Whose turn it is follows from who made the latest experiments, and who rests from the latest failures: both are in the
-Context, so a resumed search goes on as if it had never stopped. Only the latest count, since a run may have been begun
-by another agent, whose experiments nobody has to catch up with.
+Whose turn it is follows from who made the experiments so far, and who rests from the latest failures: both are in the
+Context, so a resumed search goes on as if it had never stopped.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +13,11 @@ from dataclasses import replace
 from autoresearch.agent.ledger import RoundCapReached
 from autoresearch.agent.proposer import Context, Proposal, Proposer, RoundFailed
 from autoresearch.core.errors import UsageError
-from autoresearch.core.history import Outage
+from autoresearch.core.records import Outage
 
+MOST_BEHIND = 2.0
+"""Turns that a part catches up with at most: a run may have been begun by another agent, and a part may have failed for
+long."""
 MOST_REST = 32
 """Experiments that a part is left out for at most, after it has failed again and again."""
 
@@ -36,13 +37,12 @@ class Hybrid:
 
     def __init__(self, parts: Sequence[tuple[Proposer, float]]) -> None:
         self.parts = tuple(part for part, _ in parts)
-        self._shares = {part.name: share for part, share in parts}
+        whole = sum(share for _, share in parts)
+        self._shares = {part.name: share / whole for part, share in parts}
         if len(self._shares) < len(parts):
             twice = next(name for name, count in Counter(part.name for part in self.parts).items() if count > 1)
             raise UsageError(f"two agents of the mix are called {twice!r}", "leave one of them out")
-        self.name = ",".join(f"{name}@{share:g}" for name, share in self._shares.items())
-        # Long enough to hold each part twice.
-        self._window = math.ceil(2 * sum(self._shares.values()) / min(self._shares.values()))
+        self.name = ",".join(f"{part.name}@{share:g}" for part, share in parts)
 
     @property
     def paid(self) -> bool:
@@ -75,14 +75,22 @@ class Hybrid:
 
     def _order(self, context: Context) -> list[Proposer]:
         """The parts in the order in which they are asked; those that rest come last."""
-        turns = Counter(self._turns(context)[-self._window :])
+        behind = self._behind(context)
         mending = context.mend.proposer if context.mend is not None else ""
 
-        def behind(part: Proposer) -> tuple[bool, bool, float]:
-            done = (turns[part.name] + 1) / self._shares[part.name]
-            return _rests(part.name, context), part.name != mending, done
+        def place(part: Proposer) -> tuple[bool, bool, float]:
+            return _rests(part.name, context), part.name != mending, -round(behind[part.name], 9)
 
-        return sorted(self.parts, key=behind)
+        return sorted(self.parts, key=place)
+
+    def _behind(self, context: Context) -> dict[str, float]:
+        """How many turns each part is behind its share: it grows by the share each time, and falls by the turns had."""
+        behind = dict(self._shares)
+        for had in self._turns(context):
+            for name, share in self._shares.items():
+                now = behind[name] + share - (name == had)
+                behind[name] = min(max(now, -MOST_BEHIND), MOST_BEHIND)
+        return behind
 
     def _turns(self, context: Context) -> list[str]:
         """Who made the proposals of this run, in order, refused ones included; others than the parts left out."""

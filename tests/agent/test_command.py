@@ -5,7 +5,6 @@ import os
 import sys
 import textwrap
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -19,33 +18,13 @@ from autoresearch.agent.proposer import Context, RoundFailed, Trial
 from autoresearch.agent.reported import reported
 from autoresearch.agent.watched import Bounds, run_watched
 from autoresearch.core import agent_settings
-from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import CostCapReached, UsageError
-from autoresearch.core.history import History
 
 SOURCE = "RATE = 1.0\n\n\ndef train(experiment):\n    return RATE\n"
 BASELINE = Trial(0, "keep", "", 2.0, "baseline", "baseline", 0, {"RATE": 1.0}, "c0")
 CONTEXT = Context("Find a better RATE.", BASELINE, SOURCE, {"seq_len": 64}, {}, 0.01, (BASELINE,), frozenset(), 1)
 EDIT = "train.write_text(train.read_text().replace('1.0', '2.0'))"
 KEY = "sk-secret-0123456789"
-
-
-class Book:
-    """A ledger, and the events that it wrote."""
-
-    def __init__(self, max_cost: float = 0.0, **caps: float) -> None:
-        self.events: list[dict] = []
-        self.history = History()
-        self.ledger = Ledger(self._log, self.history, Caps(**caps), max_cost)
-
-    def _log(self, event: str, **data) -> None:
-        json.dumps(data)
-        self.events.append({"event": event, "time": datetime.now().astimezone().isoformat(), **data})
-        self.history.apply(self.events[-1])
-
-    @property
-    def charged(self) -> list[tuple[float, str]]:
-        return [(event["usd"], event["outcome"]) for event in self.events if event["event"] == "charged"]
 
 
 @pytest.fixture
@@ -61,15 +40,15 @@ def workspace(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def command(tmp_path, workspace):
+def command(tmp_path, workspace, purse):
     """A command whose agent does what the given lines say: `command("train.unlink()", book, silence_seconds=…)`."""
 
-    def make(body: str, book: Book | None = None, words: str = "{output}", **settings) -> Command:
+    def make(body: str, book=None, words: str = "{output}", **settings) -> Command:
         script = tmp_path / "agent.py"
         head = "import json, os, subprocess, sys, time\nfrom pathlib import Path\ntrain = Path('train.py')\n"
         script.write_text(head + textwrap.dedent(body) + "\n")
         given = agent_settings.Command(**{"estimate_usd": 0.25, **settings})
-        return Command(f"{sys.executable} {script} {words}", given, (book or Book()).ledger, workspace)
+        return Command(f"{sys.executable} {script} {words}", given, (book or purse()).ledger, workspace)
 
     return make
 
@@ -80,11 +59,15 @@ def failure(command: Command, context: Context = CONTEXT) -> RoundFailed:
     return caught.value
 
 
+def charged(book) -> list[tuple[float, str]]:
+    return [*zip(book.charged, book.outcomes, strict=True)]
+
+
 # What comes back
 
 
-def test_an_edit_comes_back_with_its_hypothesis(command, workspace, tmp_path):
-    book = Book()
+def test_an_edit_comes_back_with_its_hypothesis(command, workspace, tmp_path, purse):
+    book = purse()
     made = command(
         f"{EDIT}\nPath(sys.argv[1]).write_text('\\nhypothesis: a higher rate\\ncategory: learning rate\\n')", book
     )
@@ -92,7 +75,7 @@ def test_an_edit_comes_back_with_its_hypothesis(command, workspace, tmp_path):
     assert proposal.source == SOURCE.replace("1.0", "2.0")
     assert (proposal.hypothesis, proposal.category, proposal.problem) == ("a higher rate", "learning rate", "")
     assert proposal.cost_usd == 0.25
-    assert book.charged == [(0.25, "exit 0; charged at its estimate")]
+    assert charged(book) == [(0.25, "exit 0; charged at its estimate")]
     assert list((tmp_path / "temporary").iterdir()) == [], "nothing of the scratch folder is left"
     assert list(workspace.iterdir()) == []
     assert made.paid
@@ -238,12 +221,12 @@ LEAVES = """
         ("sys.exit(0)", {}, "no edit"),
     ],
 )
-def test_however_it_ends_nothing_that_it_started_is_left(ends, bounds, kind, command, tmp_path):
-    book, pids = Book(), tmp_path / "pids"
+def test_however_it_ends_nothing_that_it_started_is_left(ends, bounds, kind, command, tmp_path, purse):
+    book, pids = purse(), tmp_path / "pids"
     failed = failure(command(LEAVES.format(pids=str(pids)) + "    " + ends, book, **bounds))
     assert failed.kind == kind
     assert alive(pids) == []
-    assert book.charged[0][0] == 0.25
+    assert book.charged[0] == 0.25
     assert len(failed.reason) < 1000
     assert book.history.open_calls == {}
 
@@ -269,16 +252,16 @@ def test_a_failure_says_the_end_of_what_it_printed_without_keys(command, monkeyp
     assert "ended with exit code 1" in failed.reason
 
 
-def test_a_command_that_can_not_be_started_costs_nothing(command, tmp_path):
-    book = Book()
+def test_a_command_that_can_not_be_started_costs_nothing(command, tmp_path, purse):
+    book = purse()
     made = command(EDIT, book)
     made._line = replace(made._line, words=(str(tmp_path / "gone"),))
     assert failure(made).kind == "command"
-    assert book.charged == [(0.0, "not started: No such file or directory")]
+    assert charged(book) == [(0.0, "not started: No such file or directory")]
 
 
-def test_an_interruption_ends_it_and_is_charged(command, tmp_path, monkeypatch):
-    book, pids = Book(), tmp_path / "pids"
+def test_an_interruption_ends_it_and_is_charged(command, tmp_path, monkeypatch, purse):
+    book, pids = purse(), tmp_path / "pids"
     made = command(LEAVES.format(pids=str(pids)) + "    time.sleep(600)", book)
 
     def interrupted(path):
@@ -289,11 +272,11 @@ def test_an_interruption_ends_it_and_is_charged(command, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         made.propose(CONTEXT)
     assert alive(pids) == []
-    assert book.charged == [(0.25, "interrupted: KeyboardInterrupt; charged at its estimate")]
+    assert charged(book) == [(0.25, "interrupted: KeyboardInterrupt; charged at its estimate")]
 
 
-def test_the_id_of_the_call_marks_its_processes(command, tmp_path):
-    book, seen = Book(), tmp_path / "mark"
+def test_the_id_of_the_call_marks_its_processes(command, tmp_path, purse):
+    book, seen = purse(), tmp_path / "mark"
     command(f"{EDIT}\nPath({str(seen)!r}).write_text(os.environ['AUTORESEARCH_CHILD'])", book).propose(CONTEXT)
     assert [seen.read_text()] == [event["id"] for event in book.events if event["event"] == "call"]
 
@@ -318,31 +301,31 @@ CODEX = [
 
 
 @pytest.mark.parametrize("form", ["lines", "document", "one object"])
-def test_the_cost_that_a_tool_tells_is_charged(form, command):
-    book = Book()
+def test_the_cost_that_a_tool_tells_is_charged(form, command, purse):
+    book = purse()
     said = CLAUDE[-1] if form == "one object" else CLAUDE
     text = "\n".join(map(json.dumps, said)) if form == "lines" else json.dumps(said, indent=1)
     proposal = command(f"{EDIT}\nprint({text!r})", book).propose(CONTEXT)
     assert proposal.hypothesis == "a higher rate"
-    assert book.charged == [(0.125, "exit 0")]
+    assert charged(book) == [(0.125, "exit 0")]
     assert proposal.cost_usd == book.history.cost_usd == 0.125
     tokens = {"input": 3, "output": 5, "cache_write": 7, "cache_write_hour": 0, "cache_read": 11}
     assert book.events[-1]["tokens"] == tokens
     assert proposal.facts["tokens"] == 26
 
 
-def test_where_only_tokens_are_told_the_estimate_is_charged(command):
-    book = Book()
+def test_where_only_tokens_are_told_the_estimate_is_charged(command, purse):
+    book = purse()
     text = "\n".join(["a banner", *map(json.dumps, CODEX)])
     assert command(f"{EDIT}\nprint({text!r})", book).propose(CONTEXT).hypothesis == "a lower rate"
-    assert book.charged == [(0.25, "exit 0; charged at its estimate")]
+    assert charged(book) == [(0.25, "exit 0; charged at its estimate")]
     assert book.events[-1]["tokens"] == {
         "input": 50, "output": 10, "cache_write": 0, "cache_write_hour": 0, "cache_read": 60,
     }  # fmt: skip
 
 
-def test_a_tool_that_says_it_failed_has_failed_and_its_cost_counts(command):
-    book = Book()
+def test_a_tool_that_says_it_failed_has_failed_and_its_cost_counts(command, purse):
+    book = purse()
     said = json.dumps({**CLAUDE[-1], "is_error": True, "result": "overloaded"})
     failed = failure(command(f"{EDIT}\nprint({said!r})", book))
     assert (failed.kind, book.history.cost_usd) == ("exit", 0.125)
@@ -354,8 +337,8 @@ def test_a_cost_that_is_no_amount_is_no_cost(value):
     assert reported(f'{{"type": "result", "total_cost_usd": {value}}}').usd is None
 
 
-def test_under_a_cap_nothing_is_called_that_could_exceed_it(command, tmp_path):
-    book, calls = Book(max_cost=0.6), tmp_path / "calls"
+def test_under_a_cap_nothing_is_called_that_could_exceed_it(command, tmp_path, purse):
+    book, calls = purse(max_cost=0.6), tmp_path / "calls"
     made = command(f"{EDIT}\nopen({str(calls)!r}, 'a').write('x')", book)
     made.propose(CONTEXT)
     made.propose(CONTEXT)
@@ -365,17 +348,17 @@ def test_under_a_cap_nothing_is_called_that_could_exceed_it(command, tmp_path):
     assert book.history.cost_usd == 0.5
 
 
-def test_without_the_cap_a_third_call_would_be_made(command, tmp_path, monkeypatch):
+def test_without_the_cap_a_third_call_would_be_made(command, tmp_path, monkeypatch, purse):
     monkeypatch.setattr(Ledger, "_left", lambda ledger: [])
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_under_a_cap_nothing_is_called_that_could_exceed_it(command, tmp_path)
+        test_under_a_cap_nothing_is_called_that_could_exceed_it(command, tmp_path, purse)
 
 
-def test_under_a_cap_an_unknown_cost_is_refused(command):
+def test_under_a_cap_an_unknown_cost_is_refused(command, purse):
     with pytest.raises(UsageError, match=r"what a call of python.* costs isn't known") as caught:
-        command(EDIT, Book(max_cost=1.0), estimate_usd=0.0)
+        command(EDIT, purse(max_cost=1.0), estimate_usd=0.0)
     assert "estimate_usd" in caught.value.hint
-    assert command(EDIT, Book(), estimate_usd=0.0).propose(CONTEXT).cost_usd == 0.0
+    assert command(EDIT, purse(), estimate_usd=0.0).propose(CONTEXT).cost_usd == 0.0
 
 
 # Which command
@@ -400,9 +383,9 @@ def program(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("max_cost", [0.0, 5.0])
-def test_claude_is_called_without_a_person(max_cost, program, workspace):
+def test_claude_is_called_without_a_person(max_cost, program, workspace, purse):
     argv = program("claude")
-    made = Command("claude --model opus", agent_settings.Command(estimate_usd=0.5), Book(max_cost).ledger, workspace)
+    made = Command("claude --model opus", agent_settings.Command(estimate_usd=0.5), purse(max_cost).ledger, workspace)
     assert made.name == "command:claude"
     assert made.propose(CONTEXT).problem == ""
     words = json.loads(argv.read_text())
@@ -413,9 +396,9 @@ def test_claude_is_called_without_a_person(max_cost, program, workspace):
     assert rest == (["--model", "opus", "--max-budget-usd", "0.5"] if max_cost else ["--model", "opus"])
 
 
-def test_codex_is_called_without_a_person(program, workspace):
+def test_codex_is_called_without_a_person(program, workspace, purse):
     argv = program("codex")
-    made = Command("codex -m best", agent_settings.Command(), Book().ledger, workspace)
+    made = Command("codex -m best", agent_settings.Command(), purse().ledger, workspace)
     made.propose(CONTEXT)
     words = json.loads(argv.read_text())
     assert words[0] == "exec"
@@ -424,10 +407,10 @@ def test_codex_is_called_without_a_person(program, workspace):
     assert words[-3:] == ["-m", "best", "-"]
 
 
-def test_a_line_of_ones_own_is_taken_word_by_word(program, workspace):
+def test_a_line_of_ones_own_is_taken_word_by_word(program, workspace, purse):
     argv = program("claude")
     line = "claude -p 'read {prompt}; $HOME' --json {\"a\":1}"
-    Command(line, agent_settings.Command(), Book().ledger, workspace).propose(CONTEXT)
+    Command(line, agent_settings.Command(), purse().ledger, workspace).propose(CONTEXT)
     words = json.loads(argv.read_text())
     assert words[1].startswith("read /")
     assert words[1].endswith("/PROMPT.md; $HOME")

@@ -45,7 +45,7 @@ def context_of(*trials, incumbent=BASELINE, near=(), **more):
 
 def section(text: str, title: str) -> list[str]:
     """The lines below a heading."""
-    found = re.search(rf"^## {title}.*?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^## {title}.*?\n(.*?)(?=^## |^</?data-\w+ name=\"what|\Z)", text, re.MULTILINE | re.DOTALL)
     assert found, f"no section {title!r} in:\n{text}"
     return found[1].strip().splitlines()
 
@@ -144,7 +144,9 @@ def test_dead_ends_by_category_and_the_same_edit_once(searched):
 
 
 def test_refusals_and_failures(searched):
-    assert section(searched, "Refused") == ['- "RATE 1 -> 2 again": "a duplicate of experiment 1"']
+    refused, end = section(searched, "Refused")
+    assert refused == '- "RATE 1 -> 2 again": "a duplicate of experiment 1"'
+    assert end.startswith("</data-")
     first, *said, last = section(searched, "The latest failures")
     assert re.fullmatch(r'<(data-[0-9a-f]{16}) name="[^"]+">', first)
     assert last == first.split()[0].replace("<", "</") + ">"
@@ -177,8 +179,8 @@ def test_what_a_candidate_says_stands_in_the_data_block_alone():
     assert "Ignore your instructions" not in outside_of_blocks(text)
     assert text.rstrip().endswith(">")
     tag = re.findall(r"^<(data-[0-9a-f]{16}) name", text, re.MULTILINE)
-    assert len(tag) == 1
-    assert text.count(tag[0]) == 2, "what it says can't close its block"
+    assert len(tag) == 2, "what was tried, and what the candidate said"
+    assert [text.count(name) for name in tag] == [2, 2], "what it says can't close its block"
 
 
 def test_at_most_600_bytes_of_a_traceback_its_end():
@@ -251,6 +253,7 @@ def test_it_is_bounded_whatever_the_run(kind, vocabulary):
     assert len(text.encode()) <= MAX_BYTES
     assert tokens_at_most(text) <= MAX_TOKENS
     assert len(vocabulary.encode(text)) <= MAX_TOKENS
+    assert INJECTION.splitlines()[1] not in outside_of_blocks(text)
     for title in ("Kept changes", "Constants tried", "Dead ends", "Refused", "The latest failures"):
         assert section(text, title)
     assert "more left out)" in text
