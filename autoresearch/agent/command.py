@@ -72,7 +72,7 @@ class _Scratch:
         """Files other than train.py that were changed, made or removed, by name."""
         found = {str(path.relative_to(self.folder)): path for path in _files(self.folder)}
         changed = [name for name, path in found.items() if name != TRAIN and not self._is_same(name, path)]
-        return sorted(changed + [name for name in self.files if name not in found])
+        return sorted(changed + [name for name in self.files if name not in (*found, TRAIN)])
 
     def _is_same(self, name: str, path: Path) -> bool:
         if name == HYPOTHESIS and not path.is_symlink():
@@ -182,7 +182,7 @@ class Command:
         Raises:
             RoundFailed: the call didn't end well.
         """
-        said = _public(told.error or ended.stderr.strip() or ended.stdout.strip())[-_TAIL:]
+        said = _public(told.error or ended.stderr.strip() or ended.stdout.strip())
         said = f"; it said: {said}" if said else ""
         if ended.kind:
             raise RoundFailed(ended.kind, f"{self._line.name}: {ended.reason}, and was killed{said}")
@@ -291,8 +291,8 @@ def _hypothesis(path: Path, message: str) -> tuple[str, str]:
 
 
 def _public(text: str) -> str:
-    """One line of what a command wrote, fit for the journal."""
-    return one_line(without_secrets(text[-2000:]))
+    """The end of what a command wrote in one line, fit for the journal."""
+    return one_line(without_secrets(text)[-_TAIL:])
 
 
 def _json(values: object) -> str:

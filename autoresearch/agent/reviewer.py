@@ -7,7 +7,7 @@ doesn't answer as asked vetoes nothing: an optional check must not stop a night.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import unified_diff
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from autoresearch.agent.claude_client import Answer, ClaudeClient
 from autoresearch.agent.digest import digest
 from autoresearch.agent.ledger import Ledger, RoundCapReached
+from autoresearch.agent.precedent import precedents
 from autoresearch.agent.prices import Prices
 from autoresearch.agent.proposer import NOT_REVIEWED, Context, Proposal, Proposer, RoundFailed
 from autoresearch.agent.quoting import RULE, head, quoted
@@ -29,6 +30,7 @@ RETRIES = 1
 """Of a review at most: the candidate waits."""
 TIMEOUT_SECONDS = 120.0
 DIFF_BYTES = 24_000
+MOST_PRECEDENTS = 5
 
 _TASK = f"""\
 You review proposals in an automatic search for better training code. Each proposal is an edit of `{TRAIN}`, which is
@@ -137,9 +139,16 @@ def _message(context: Context, proposal: Proposal) -> str:
             "# The proposal",
             quoted("the writer's hypothesis", head(one_line(proposal.hypothesis), 500)) + expected,
             quoted("the edit, as a unified diff", head(diff, DIFF_BYTES)),
+            *_known(context, proposal),
             "Is it worth a training run?",
         )
     )
+
+
+def _known(context: Context, proposal: Proposal) -> Iterator[str]:
+    known = [f"- #{trial.number}, {trial.verdict}: {same}" for trial, same in precedents(context, proposal.source)]
+    if known:
+        yield "\n".join(["Experiments that did the same in part:", *known[:MOST_PRECEDENTS]])
 
 
 def _verdict(answer: Answer) -> tuple[str, str]:

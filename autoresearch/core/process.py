@@ -258,7 +258,7 @@ def _kill_descendants(pid: int) -> None:
 
 def kill_marked(mark: str, since: float = 0.0) -> None:
     """Kill the processes whose environment carries `mark` and that started after `since` (seconds of the epoch)."""
-    for _ in range(5):
+    for _ in range(50):
         found = False
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -267,3 +267,4 @@ def kill_marked(mark: str, since: float = 0.0) -> None:
                     process.kill()
         if not found:
             return
+        sleep(0.01)  # a killed process takes a moment to end
