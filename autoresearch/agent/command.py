@@ -8,13 +8,6 @@ does, train.py alone comes back.
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearch.agent.command_line import command_line
@@ -23,21 +16,16 @@ from autoresearch.agent.ledger import Ledger, Usage
 from autoresearch.agent.proposer import Context, Proposal, RoundFailed
 from autoresearch.agent.quoting import RULE, quoted
 from autoresearch.agent.reported import Reported, reported
-from autoresearch.agent.watched import Bounds, Ended, run_watched
+from autoresearch.agent.scratch import Scratch, environment, scratch_folder
+from autoresearch.agent.watched import Bounds, Ended, NotStarted, run_watched
 from autoresearch.core import agent_settings
-from autoresearch.core.candidate import MAX_BYTES
 from autoresearch.core.errors import UsageError
 from autoresearch.core.process import one_line, without_secrets
 from autoresearch.core.workspace import TRAIN
 
 PROMPT, PROGRAM, KNOWLEDGE, HYPOTHESIS = "PROMPT.md", "program.md", "knowledge.md", "HYPOTHESIS.txt"
-LEFT_ALONE = frozenset({".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
-"""Folders that tools make on their own; whatever is in them is neither looked at nor taken over."""
 NO_HYPOTHESIS = "no hypothesis given"
 _TAIL = 400
-_STRAY = ("CLAUDECODE", "PWD", "OLDPWD")  # claude refuses to start inside of itself
-_STRAY_PREFIXES = ("AUTORESEARCH_", "GIT_")
-
 _TASK = f"""\
 You are a researcher in a search for better training code. The search runs unattended on one machine: again and again a
 candidate `{TRAIN}` is trained for a fixed time and scored by `val_bpb`, the bits per byte of held-out text; lower is
@@ -55,33 +43,6 @@ Data, tokenizer, evaluation, seeds and the clock are outside of `{TRAIN}`; a can
 looks better only because it was measured otherwise, is found out and counts for nothing.
 
 {RULE}"""
-
-
-@dataclass(frozen=True)
-class _Scratch:
-    """The folder of one call, and what was in each of its files at first."""
-
-    folder: Path
-    files: dict[str, bytes]
-
-    @property
-    def train(self) -> Path:
-        return self.folder / TRAIN
-
-    def strays(self) -> list[str]:
-        """Files other than train.py that were changed, made or removed, by name."""
-        found = {str(path.relative_to(self.folder)): path for path in _files(self.folder)}
-        changed = [name for name, path in found.items() if name != TRAIN and not self._is_same(name, path)]
-        return sorted(changed + [name for name in self.files if name not in (*found, TRAIN)])
-
-    def _is_same(self, name: str, path: Path) -> bool:
-        if name == HYPOTHESIS and not path.is_symlink():
-            return True
-        before = self.files.get(name)
-        if before is None or path.is_symlink() or not path.is_file():
-            return False
-        # The size first: what was written there may be large.
-        return path.stat().st_size == len(before) and path.read_bytes() == before
 
 
 class Command:
@@ -123,7 +84,7 @@ class Command:
         files = {TRAIN: source, PROGRAM: context.program, PROMPT: self.prompt(context)}
         if context.findings.strip():
             files[KNOWLEDGE] = context.findings
-        with _scratch(files, self._hidden) as scratch:
+        with scratch_folder(files, (HYPOTHESIS,), self._hidden) as scratch:
             ended, told, usd = self._call(scratch, "mend" if mending else "propose")
             self._check(ended, told)
             return self._proposal(scratch, told, usd, ended)
@@ -145,7 +106,7 @@ class Command:
             )
         return "\n\n".join(parts) + "\n"
 
-    def _call(self, scratch: _Scratch, purpose: str) -> tuple[Ended, Reported, float]:
+    def _call(self, scratch: Scratch, purpose: str) -> tuple[Ended, Reported, float]:
         """Run the command; what it reported, and what was charged for it."""
         estimate, settings = self._settings.estimate_usd, self._settings
         command = self._line.filled(
@@ -158,14 +119,14 @@ class Command:
             with_budget=self._ledger.capped,
         )
         bounds = Bounds(settings.silence_seconds, settings.timeout_seconds, int(settings.output_mb * 1e6))
-        environment = _environment(scratch.folder, self._hidden)
+        variables = environment(scratch.folder, self._hidden)
         call = self._ledger.reserve(estimate, agent=self.name, purpose=purpose)
         try:
             # The call's id marks its processes: where this one is killed, the next start finds them by the journal.
-            ended = run_watched(command, environment, scratch.folder / PROMPT, scratch.train, call.id, bounds)
-        except OSError as error:
-            self._ledger.settle(call, 0.0, f"not started: {error.strerror}")
-            raise RoundFailed("command", f"{command[0]} can't be started: {error.strerror}") from error
+            ended = run_watched(command, variables, scratch.folder / PROMPT, scratch.train, call.id, bounds)
+        except NotStarted as error:
+            self._ledger.settle(call, 0.0, f"not started: {error}")
+            raise RoundFailed("command", f"{command[0]} can't be started: {error}") from error
         except BaseException as error:
             self._ledger.settle(call, estimate, f"interrupted: {type(error).__name__}; charged at its estimate")
             raise
@@ -190,13 +151,13 @@ class Command:
             how = f"ended with exit code {ended.code}" if ended.code else "failed"
             raise RoundFailed("exit", f"{self._line.name} {how}{said}")
 
-    def _proposal(self, scratch: _Scratch, told: Reported, usd: float, ended: Ended) -> Proposal:
+    def _proposal(self, scratch: Scratch, told: Reported, usd: float, ended: Ended) -> Proposal:
         """
         Raises:
             RoundFailed: nothing was changed.
         """
         hypothesis, category = _hypothesis(scratch.folder / HYPOTHESIS, told.text)
-        source, problem = _train(scratch)
+        source, problem = scratch.source()
         if strays := scratch.strays():
             more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
             problem = f"only {TRAIN} may be changed; the command also changed {_public(', '.join(strays[:3]))}{more}"
@@ -213,65 +174,6 @@ class Command:
             cost_usd=usd,
             facts={"seconds": round(ended.seconds, 1), "tokens": sum(usage)},
         )
-
-
-@contextmanager
-def _scratch(files: dict[str, str], hidden: Path | None) -> Iterator[_Scratch]:
-    """A folder with these files, removed afterwards.
-
-    Raises:
-        UsageError: the system's folder for temporary files lies in the workspace.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="agent-")).resolve()
-    try:
-        if hidden is not None and folder.is_relative_to(hidden.resolve()):
-            raise UsageError(f"the folder for temporary files, {folder.parent}, lies in the workspace", "set TMPDIR")
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="")
-        yield _Scratch(folder, {name: (folder / name).read_bytes() for name in files})
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _environment(folder: Path, hidden: Path | None) -> dict[str, str]:
-    """The user's, without what leads to the workspace."""
-    paths = [] if hidden is None else [re.escape(str(path)) for path in (hidden.absolute(), hidden.resolve())]
-    leads_there = re.compile(f"(?:{'|'.join(paths)})(?![^/:])" if paths else r"(?!)")
-    programs = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if not leads_there.search(entry)]
-    kept = {
-        name: value
-        for name, value in {**os.environ, "PATH": os.pathsep.join(programs)}.items()
-        if name not in _STRAY and not name.startswith(_STRAY_PREFIXES)
-        if name == "HOME" or not leads_there.search(value)
-    }
-    # No repository above the folder is taken for that of the folder.
-    return {**kept, "PWD": str(folder), "GIT_CEILING_DIRECTORIES": str(folder.parent)}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """All files, links and other things below a folder, not into links."""
-    for path in folder.iterdir():
-        if path.name in LEFT_ALONE and path.is_dir() and not path.is_symlink():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
-        else:
-            yield path
-
-
-def _train(scratch: _Scratch) -> tuple[str, str]:
-    """The text of train.py after the call, and what is wrong with it."""
-    path = scratch.train
-    if path.is_symlink() or not path.is_file():
-        return "", f"{TRAIN} is no plain file any more"
-    if path.stat().st_size > MAX_BYTES:
-        return "", f"{TRAIN} has {path.stat().st_size} bytes; at most {MAX_BYTES} are allowed"
-    try:
-        return path.read_bytes().decode(), ""
-    except UnicodeDecodeError as error:
-        return "", f"{TRAIN} is not UTF-8 text: byte {error.start}"
-    except OSError as error:
-        return "", f"{TRAIN} can't be read: {error.strerror}"
 
 
 def _hypothesis(path: Path, message: str) -> tuple[str, str]:

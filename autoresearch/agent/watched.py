@@ -42,6 +42,10 @@ class Ended:
     seconds: float
 
 
+class NotStarted(Exception):
+    """There is no such program, or it can't be run."""
+
+
 def run_watched(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -59,19 +63,22 @@ def run_watched(
         mark: in its environment, so that what it started is found, also after this process was killed.
 
     Raises:
-        OSError: it can't be started.
+        NotStarted: it can't be started.
     """
     since, start = time() - 1.0, monotonic()
-    with stdin.open("rb") as given:
-        process = subprocess.Popen(
-            command,
-            stdin=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=watched.parent,
-            env={**environment, MARK: mark},
-            start_new_session=True,
-        )
+    try:
+        with stdin.open("rb") as given:
+            process = subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=watched.parent,
+                env={**environment, MARK: mark},
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise NotStarted(error.strerror or str(error)) from error
     output = _Output(process, bounds.output_bytes)
     kind = reason = ""
     try:

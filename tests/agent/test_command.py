@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autoresearch.agent import command as module
 from autoresearch.agent.command import Command
 from autoresearch.agent.command_line import command_line
 from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.proposer import Context, RoundFailed, Trial
 from autoresearch.agent.reported import reported
+from autoresearch.agent.scratch import Scratch
 from autoresearch.agent.watched import Bounds, run_watched
 from autoresearch.core import agent_settings
 from autoresearch.core.errors import CostCapReached, UsageError
@@ -140,7 +140,7 @@ def test_any_other_file_that_changes_is_said_and_nothing_is_taken_over(case, com
 
 
 def test_without_the_look_at_other_files_that_would_not_be_seen(command, monkeypatch):
-    monkeypatch.setattr(module._Scratch, "strays", lambda scratch: [])
+    monkeypatch.setattr(Scratch, "strays", lambda scratch: [])
     with pytest.raises(AssertionError):
         test_any_other_file_that_changes_is_said_and_nothing_is_taken_over("a second file", command)
 
