@@ -30,6 +30,8 @@ LEAST_TOKENS = 4_000
 """Of an answer: below it a model that thinks first would say nothing."""
 HIDDEN_TOKENS = 1_500
 """More than what the API adds to a request of its own, e.g. how tools are called (some 350 tokens)."""
+TURN_TOKENS = 100
+"""More than what it adds to a message: its role, and where it ends."""
 _INSTALL = "install it: pip install 'autoresearch[claude]'"
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
 """Errors of the SDK's transport that come before a byte of the request is on its way."""
@@ -276,7 +278,7 @@ def tokens_bound(
     added = messages[previous.sent :]
     if added and added[0]["role"] == "assistant":
         added = added[1:]  # the previous answer itself, counted by its output
-    return previous.tokens + _bytes(added) + HIDDEN_TOKENS
+    return previous.tokens + _bytes(added) + TURN_TOKENS * (1 + len(added))
 
 
 def _bytes(value: Any) -> int:
