@@ -85,24 +85,24 @@ class _Page:
         self._parts: list[str] = []
         self._block = ("", 0)
         self._room = 0
-        self._bytes = MAX_BYTES - 500  # for the counts of what is left out
+        self._bytes = MAX_BYTES - 1000  # for titles, tags, and counts of what is left out
 
     def section(self, tokens: int, title: str, lines: Iterable[str]) -> None:
-        self._room += tokens - _NOTE
-        taken, left_out = [], 0
+        self._room += tokens - tokens_at_most(f"\n## {title}\n({10**6} more left out)\n")
+        taken: list[str] = []
+        left_out = 0
         for line in lines:
-            added = f"{line}\n" if taken else f"\n## {title}\n{line}\n"
-            cost, size = tokens_at_most(added), len(added.encode())
+            cost, size = tokens_at_most(line + "\n"), len(line.encode()) + 1
             if left_out or cost > self._room or size > self._bytes:
                 left_out += 1
                 continue
             self._room -= cost
             self._bytes -= size
             taken.append(line)
-        if taken and title:
-            taken.insert(0, f"\n## {title}")
         if left_out:
             taken.append(f"({left_out} more left out)")
+        if taken and title:
+            taken.insert(0, f"\n## {title}")
         self._parts += taken
 
     def begin_block(self, name: str) -> None:
@@ -116,9 +116,6 @@ class _Page:
 
     def text(self) -> str:
         return "\n".join(self._parts).strip() + "\n"
-
-
-_NOTE = tokens_at_most("\n## \n(99999 more left out)\n")
 
 
 class _Run:
@@ -171,14 +168,19 @@ class _Run:
             if parent is None:
                 continue
             changed = moved(parent.constants, trial.constants)
-            known = {name: pair for name, pair in changed.items() if None not in pair and _PLAIN.fullmatch(name)}
-            for name, (old, new) in known.items():
-                others = f", with {len(changed) - 1} other{'s' if len(changed) > 2 else ''}" if len(changed) > 1 else ""
-                told = f"{_arrow(old, new)} {_value(new)} -> {self._result(trial)} (#{trial.number}{others})"
-                if trial.parent == self._context.incumbent.number:
-                    here.append(f"- {name} {told}")
-                else:
-                    elsewhere.setdefault(name, []).append(told)
+            known = {
+                name: f"{_arrow(old, new)} {_value(new)}"
+                for name, (old, new) in changed.items()
+                if None not in (old, new) and _PLAIN.fullmatch(name)
+            }
+            if known and trial.parent == self._context.incumbent.number:
+                told = ", ".join(f"{name} {move}" for name, move in known.items())
+                here.append(f"- {told} -> {self._result(trial)} (#{trial.number})")
+                continue
+            others = f", with {len(changed) - 1} other{'s' if len(changed) > 2 else ''}" if len(changed) > 1 else ""
+            for name, move in known.items():
+                told = f"{move} -> {self._result(trial)} (#{trial.number}{others})"
+                elsewhere.setdefault(name, []).append(told)
         yield from (["From the present incumbent, so not worth trying again:", *here] if here else [])
         if elsewhere:
             yield "From earlier incumbents:"
@@ -200,12 +202,12 @@ class _Run:
         seen: set[str] = set()
         while rows:  # one of each category in turn, so that none is crowded out
             for category in list(rows):
-                trial = next((t for t in rows[category] if not (t.change and t.change in seen)), None)
-                if trial is None:
+                row = next((t for t in rows[category] if not (t.change and t.change in seen)), None)
+                if row is None:
                     del rows[category]
                     continue
-                seen.add(trial.change)
-                yield f"- {category}: {self._told(trial)}"
+                seen.add(row.change)
+                yield f"- {category}: {self._told(row)}"
 
     def refused(self) -> Iterator[str]:
         for refusal in reversed(self._context.refusals):

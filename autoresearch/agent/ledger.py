@@ -79,7 +79,7 @@ class Ledger:
     @property
     def round_usd(self) -> float:
         """What this proposal has cost so far."""
-        return self._history.cost_usd - self._round_from
+        return round(self._history.cost_usd - self._round_from, 9)  # sums of dollars are not exact in binary
 
     @property
     def capped(self) -> bool:

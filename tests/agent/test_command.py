@@ -212,8 +212,8 @@ LEAVES = """
 @pytest.mark.parametrize(
     ("ends", "bounds", "kind"),
     [
-        ("time.sleep(600)", {"silence_seconds": 0.6}, "silence"),
-        ("while True: print('working', flush=True); time.sleep(0.05)", {"timeout_seconds": 0.8}, "timeout"),
+        ("time.sleep(600)", {"silence_seconds": 1.0}, "silence"),
+        ("while True: print('working', flush=True); time.sleep(0.05)", {"timeout_seconds": 1.0}, "timeout"),
         ("while True: sys.stdout.write('x' * 10**6)", {"output_mb": 1}, "flood"),
         ("while True: sys.stderr.write('x' * 10**6)", {"output_mb": 1}, "flood"),
         ("sys.exit(1)", {}, "exit"),
