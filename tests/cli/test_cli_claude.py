@@ -107,7 +107,7 @@ def test_what_it_costs_is_what_was_served_and_the_dry_run_shows_what_is_sent(
     for path in workspace.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
     assert KEY not in done.stdout + done.stderr
-    assert server.headers[0]["x-api-key"] == KEY
+    assert any(KEY in value for value in server.headers[0].values()), "it was used all the same"
 
 
 def test_a_cap_of_half_a_dollar_is_never_passed(workspace, autoresearch, journal, api_env, varied):
@@ -140,7 +140,7 @@ def test_a_cap_of_half_a_dollar_is_never_passed(workspace, autoresearch, journal
     requests = len(server.requests)
     assert autoresearch("--agent", "claude", "--max-cost", "0.5", cwd=workspace, env=env).returncode == 3
     assert len(server.requests) == requests, "nothing is sent on resume either"
-    more = autoresearch("--agent", "claude", "--max-cost", "1", "--max-experiments", "9", cwd=workspace, env=env)
+    more = autoresearch("--agent", "claude", "--max-cost", "0.7", cwd=workspace, env=env)
     assert more.returncode == 3
     assert len(server.requests) > requests, "a higher cap goes on"
 
