@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoresearch.agent.ledger import Ledger, Usage
@@ -122,14 +123,15 @@ class ClaudeClient:
             AutoresearchError: the server refuses the request: a wrong key or model, or a request that it can't read.
         """
         bound = tokens_bound(system, tools, messages, previous)
-        for attempt in range(self._outages.retries + 1):
+        for attempt in count():
             done = self._attempt(system, tools, messages, self._affordable(bound, max_tokens), bound, purpose)
             if isinstance(done, Answer):
                 return done
-            if attempt < self._outages.retries:
-                self._sleep(self._wait(attempt, done.wait))
-        tries = f", {self._outages.retries + 1} tries" if self._outages.retries else ""
-        raise RoundFailed(done.kind, f"{self.model}: {done.reason}{tries}")
+            if attempt >= self._outages.retries:
+                tries = f", {attempt + 1} tries" if attempt else ""
+                raise RoundFailed(done.kind, f"{self.model}: {done.reason}{tries}")
+            self._sleep(self._wait(attempt, done.wait))
+        raise AssertionError("unreachable")
 
     def _attempt(
         self,

@@ -260,7 +260,7 @@ def _problem(schema: Mapping[str, Any], given: Any) -> str:
         if isinstance(value, str) and not _encodes(value):
             return f"{name} holds half of a surrogate pair, which no file can hold"
         if "enum" in rule and value not in rule["enum"]:
-            received = head(one_line(value), 80)
+            received = head(one_line(str(value)), 80)
             return f"{name} must be one of {', '.join(rule['enum'])}; received {received!r}"
     return ""
 
