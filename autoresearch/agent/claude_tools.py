@@ -203,7 +203,7 @@ class Desk:
             parts.append(quoted(f"diff against experiment {trial.parent}", head(shown.diff, DIFF_BYTES)))
         if shown.curve:
             points = ", ".join(f"{progress:.0%} {loss:.4g}" for progress, loss in shown.curve)
-            parts.append(f"training loss by share of the budget: {points}")
+            parts.append(f"training loss in nats per token, by share of the budget: {points}")
         if shown.log_tail:
             parts.append(quoted("end of its log", shown.log_tail, LOG_BYTES))
         return Reply("\n".join(parts))
