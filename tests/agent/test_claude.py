@@ -187,6 +187,7 @@ def test_each_answer_of_a_conversation_reads_what_was_sent_before(api, serve, ag
     server = serve(*looks, api.answer(*right(api)))
     agent()[0].propose(context_of())
     assert server.refused == [], "four marks at most, the longer lifetime first"
+    assert all(usage["input_tokens"] == 0 for usage in server.usages), "each request is cached to its end"
     for before, after in zip(server.usages, server.usages[1:], strict=False):
         read, written = before["cache_read_input_tokens"], before["cache_creation_input_tokens"]
         assert after["cache_read_input_tokens"] == read + written
