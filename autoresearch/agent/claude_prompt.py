@@ -80,7 +80,7 @@ def _first_message(context: Context, name: str) -> list[dict[str, Any]]:
         asked.append(_mend(context.mend))
     if context.budget_usd is not None:
         asked.append(
-            f"At most ${context.budget_usd:.2f} may be spent on this proposal, all its answers together; less is better."
+            f"At most ${context.budget_usd:.2f} may be spent on this proposal, all answers together; less is better."
         )
     asked.append("Mend it." if mending else "Make the next candidate.")
     # A file that crashed is shown once only: it isn't worth the dearer place in the cache.

@@ -284,7 +284,8 @@ def test_the_prompt_names_no_path_and_no_command_of_this_machine():
 
 
 def test_a_budget_is_told(api, serve, agent):
-    assert "At most $0.25 may be spent on this proposal" in blocks_of(Claude.prompt(context_of(budget_usd=0.25)))[1]["text"]
+    told = blocks_of(Claude.prompt(context_of(budget_usd=0.25)))[1]["text"]
+    assert "At most $0.25 may be spent on this proposal" in told
 
 
 def test_a_conversation_stays_under_its_cap_also_with_a_call_in_flight(api, serve, agent):
