@@ -22,7 +22,7 @@ from autoresearch.console import (
     sandbox_option,
     view_for,
 )
-from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CostCapReached, UsageError
+from autoresearch.core.errors import AutoresearchError, BackendUnavailable, UsageError
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["--help"], "max_content_width": 110})
@@ -41,17 +41,21 @@ def main() -> None:
 @main.command()
 @machine_options
 @sandbox_option
-@click.option("--agent", help="Who proposes: auto, optimizer, random, or script:DIR.")
+@click.option(
+    "--agent",
+    help="Who proposes: auto, claude, command:CMD, optimizer, random, script:DIR; or a mix: optimizer@2,claude@1.",
+)
+@click.option("--reviewer", metavar="MODEL", help="A second model that reads each proposal first and may veto it.")
 @click.option("--tag", default="", help="Name of the run; default: the latest unfinished one, else the date.")
 @click.option("--max-experiments", type=click.IntRange(1), help="Stop after so many, the baseline not counted.")
 @click.option("--max-hours", type=POSITIVE, help="Stop after so many hours.")
 @click.option("--until", help="Stop at this time of day, HH:MM.")
-@click.option("--max-cost", type=POSITIVE, help="Stop before proposals cost more than this, in US dollars.")
+@click.option("--max-cost", type=POSITIVE, help="Stop before the run's calls cost more than this, in US dollars.")
 @click.option("--target", type=POSITIVE, help="Stop once the incumbent's val_bpb is this low.")
 @click.option("--program", type=click.Path(path_type=Path, dir_okay=False), help="Another program.md.")
 @click.option("--seed", type=int, help="Of the run: orders data, initial values and proposals.")
 @click.option("--strict", is_flag=True, help="Keep only gains that fresh measurements confirm: almost no false keep.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done and the first proposal; train nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the next proposal, or the prompt and its cost; do nothing.")
 @common
 def run(
     workspace: Path,
@@ -59,6 +63,7 @@ def run(
     program: Path | None,
     seed: int | None,
     agent: str | None,
+    reviewer: str | None,
     strict: bool,
     sandbox: str | None,
     dry_run: bool,
@@ -76,33 +81,23 @@ def run(
     \b
     Example: autoresearch --backend cuda --device cpu --preset tinystories/cpu --max-experiments 5
     """
-    from autoresearch.agent import start
-    from autoresearch.agent.lab import Lab
-    from autoresearch.agent.loop import search
+    from autoresearch.agent import dry_run as rehearsal
+    from autoresearch.agent import night
 
     options = options_of(backend, device, preset, budget, source, agent=agent, seed=seed, sandbox=sandbox)
     if given := {name: value for name, value in stop.items() if value is not None}:
         options["stop"] = given
     if strict:
         options["rules"] = {"strict": True}
+    if reviewer is not None:
+        options["reviewer"] = {"model": reviewer}
     end_as_interrupted()
     view = view_for(verbose)
     try:
         if dry_run:
-            start.dry_run(workspace, tag, options, program, view)
+            rehearsal.dry_run(workspace, tag, options, program, view)
             return 0
-        with start.open_run(workspace, tag, options, program, view) as opened:
-            proposer, note = start.make_proposer(opened.settings.agent)
-            if note:
-                view.note(note)
-            lab = Lab(opened, opened.executor(), view)
-            try:
-                reason = search(lab, proposer, view)
-            except KeyboardInterrupt:
-                start.say_closing(opened, lab.history, view)
-                raise
-            start.say_closing(opened, lab.history, view)
-            return CostCapReached.exit_code if reason.endswith("(--max-cost)") else 0
+        return night.run(workspace, tag, options, program, view)
     finally:
         view.close()
 
@@ -325,16 +320,19 @@ def audit(
 @json_option
 @common
 def doctor(workspace: Path, device: str, verbose: bool, debug: bool, as_json: bool) -> None:
-    """Per backend: usable here or not, why, what to install, and what it would choose; and which a search would take.
+    """Per backend: usable here or not, why, what to install, what it would choose; what there is for agents; and which
+    of them a search would take.
 
     \b
     Example: autoresearch doctor --device cpu
     """
+    from autoresearch.agent import agents
     from autoresearch.agent.start import choose_backend
     from autoresearch.core.executor import LocalExecutor
     from autoresearch.report import doctor as checkup
 
     found = checkup.examine(device)
+    found["agents"] = agents.survey()
     try:
         backend, asked, reason = choose_backend(LocalExecutor(), device)
         found["search"] = {"backend": backend, "device": asked, "reason": reason}

@@ -31,7 +31,7 @@ def null() -> None:
         folder = Path(name) / "lab"
         _autoresearch(folder, "prepare", "--backend", "null")
         start = time.monotonic()
-        _autoresearch(folder, "run", "--backend", "null", "--max-experiments", str(EXPERIMENTS))
+        _autoresearch(folder, "run", "--backend", "null", "--agent", "optimizer", "--max-experiments", str(EXPERIMENTS))
         wall = time.monotonic() - start
         (journal,) = folder.glob(".autoresearch/*/journal.jsonl")
         events = [json.loads(line) for line in journal.read_text().splitlines()]

@@ -1,6 +1,7 @@
 """What tests of the whole project share: prepared data, small candidates, and real measurements of them."""
 
 import hashlib
+import importlib.util
 import os
 import re
 import sys
@@ -176,3 +177,31 @@ def plug_in(tmp_path, monkeypatch):
     yield install
     registry._packages.cache_clear()
     sys.modules.pop("broken", None)
+
+
+@pytest.fixture(scope="session")
+def api():
+    """The module tests/agent/messages_server.py: what scripts of the local Messages API are made of."""
+    path = Path(__file__).parent / "agent" / "messages_server.py"
+    spec = importlib.util.spec_from_file_location("messages_server", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def serve(api, monkeypatch):
+    """Start a local Messages API: `serve(api.answer(…), api.DROP, …)`; this process is told its address."""
+    servers = []
+
+    def start(*script):
+        server = api.MessagesServer(*script)
+        servers.append(server)
+        for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()

@@ -21,9 +21,9 @@ from autoresearch.core.audits import Audits, Subject, next_arm
 from autoresearch.core.awake import kept_awake
 from autoresearch.core.errors import AutoresearchError, UsageError
 from autoresearch.core.executor import Request
-from autoresearch.core.history import Record
 from autoresearch.core.journal import Journal
 from autoresearch.core.process import kill_marked
+from autoresearch.core.records import Record
 from autoresearch.core.suspect import suspicion
 from autoresearch.core.view import View
 from autoresearch.prepare.other_text import rows_of_text

@@ -15,8 +15,8 @@ from autoresearch.core import noise, spreads
 from autoresearch.core.awake import kept_awake
 from autoresearch.core.contract import Result
 from autoresearch.core.errors import AutoresearchError
-from autoresearch.core.history import Record
 from autoresearch.core.interval import spread_limits
+from autoresearch.core.records import Record
 from autoresearch.core.suspect import counted
 from autoresearch.core.task import SETTINGS
 from autoresearch.core.view import View

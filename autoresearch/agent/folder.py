@@ -14,6 +14,26 @@ from autoresearch.core.workspace import TRAIN, Workspace
 
 PROGRAM = "program.md"
 IGNORES = ".gitignore"
+_AGENTS = """\
+# agent = "claude"         # who proposes: auto, claude, command:CMD, optimizer, random, script:DIR,
+#                          # or a mix: optimizer@2,claude@1
+"""
+_LIMITS = """
+# [stop]
+# max_experiments = 100
+# max_hours = 8
+# max_cost = 10.0          # of this run, US dollars: the search stops before its calls cost more
+
+# [caps]
+# call_usd = 0.5           # of one proposal
+# day_usd = 20.0           # of one day, all runs of this workspace together
+
+# [claude]
+# model = "{model}"
+
+# [reviewer]
+# model = "claude-haiku-5-5"   # reads each proposal before it is trained, and may veto it
+"""
 
 
 def workspace_files(settings: Settings) -> dict[str, str]:
@@ -25,11 +45,7 @@ def workspace_files(settings: Settings) -> dict[str, str]:
         f"backend = {json.dumps(settings.backend)}\n"
         f"device = {json.dumps(settings.device)}\n"
         + (f"source = {json.dumps(settings.source)}\n" if settings.source else "")
-        + '# agent = "optimizer"      # who proposes: optimizer, random, script:DIR\n'
-        f"\n{_budget(settings)}"
-        "\n# [stop]\n"
-        "# max_experiments = 100\n"
-        "# max_hours = 8\n"
+        + f"{_AGENTS}\n{_budget(settings)}{_LIMITS.format(model=settings.claude.model)}"
     )
     return {
         TRAIN: set_constants(source, settings.hyperparameters),

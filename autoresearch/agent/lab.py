@@ -10,15 +10,16 @@ from typing import Any
 
 from autoresearch.agent.proposer import Proposal
 from autoresearch.core import candidate, noise
-from autoresearch.core.constants import constants
+from autoresearch.core.constants import constants, moved, written_out
 from autoresearch.core.contract import DeviceInfo, Result
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.decide import Anchor, Decide, Measure, Propose, Step, Withdraw, usable
 from autoresearch.core.errors import AutoresearchError, CandidateFailure
 from autoresearch.core.executor import LocalExecutor, Measurement, Request
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal, export_results
 from autoresearch.core.process import kill_marked, one_line
+from autoresearch.core.records import Record
 from autoresearch.core.registry import facts
 from autoresearch.core.replay import event_of, step_of
 from autoresearch.core.sandbox import Sandbox
@@ -48,6 +49,8 @@ class Run:
     """Text of program.md."""
     sandbox: Sandbox | None = None
     """In which candidates are measured."""
+    program_path: Path | None = None
+    """Where program.md is read again before each proposal; None is never."""
 
     @property
     def folder(self) -> Path:
@@ -162,23 +165,32 @@ class Lab:
             if record.normalized_hash == digest:
                 other = self.run.workspace.read(record.commit) if record.commit else proposal.source
                 return f"{candidate.sameness(proposal.source, other)} of experiment {record.number}"
+        return self._same_values(proposal)
+
+    def _same_values(self, proposal: Proposal) -> str:
+        """The same program by other words: `2**14` for 16384 among the constants, and nothing else differs."""
+        if not (values := _values(proposal.source)):
+            return ""
+        digest = candidate.normalized_hash(written_out(proposal.source))
+        for record in self.history.experiments.values():
+            if record.commit and not moved(record.constants, values):
+                other = written_out(self.run.workspace.read(record.commit))
+                if candidate.normalized_hash(other) == digest:
+                    return f"its constants have the values of experiment {record.number}, and all else is the same"
         return ""
 
     def record(self, proposal: Proposal, proposer: str) -> int:
         """Write a proposal down before anything is done with it; its number."""
         number, incumbent = self.history.next_number, self.incumbent
-        difference = candidate.diff_lines(self.run.workspace.read(incumbent.commit), proposal.source)
-        self._log_proposed(number, proposal, proposer, difference, incumbent.number)
+        before = self.run.workspace.read(incumbent.commit)
+        difference = candidate.diff_lines(before, proposal.source)
+        change = candidate.change_hash(before, proposal.source)
+        self._log_proposed(number, proposal, proposer, difference, incumbent.number, change)
         return number
 
     def _log_proposed(
-        self, number: int, proposal: Proposal, proposer: str, difference: int, parent: int | None
+        self, number: int, proposal: Proposal, proposer: str, difference: int, parent: int | None, change: str = ""
     ) -> None:
-        try:
-            values = {name: constant.value for name, constant in constants(proposal.source).items()}
-            json.dumps(values, allow_nan=False)  # an infinite or an immense number can't be told
-        except (SyntaxError, ValueError, RecursionError, AutoresearchError):
-            values = {}  # what is wrong with it, the lint or the measurement will say
         self.log(
             "proposed",
             n=number,
@@ -189,9 +201,10 @@ class Lab:
             origin=proposal.origin,
             source_hash=candidate.source_hash(proposal.source),
             normalized_hash=candidate.normalized_hash(proposal.source),
-            constants=values,
+            constants=_values(proposal.source),
             code_size=candidate.code_size(proposal.source),
             diff_lines=difference,
+            change_hash=change,
             parent=parent,
             cost_usd=proposal.cost_usd,
             facts=dict(proposal.facts),
@@ -252,7 +265,7 @@ class Lab:
         if decided.kept:
             self._advance(decided)
         self._export()
-        self._view.decided(outcome_of(decided, change))
+        self._view.decided(outcome_of(decided, change, self.history.cost_of(number)))
 
     def _value(self) -> float:
         value = self.incumbent.value
@@ -314,3 +327,13 @@ class Lab:
 
     def _export(self) -> None:
         export_results(self.history, self.run.folder / "results.tsv")
+
+
+def _values(source: str) -> dict[str, Any]:
+    """The constants of a train.py; none where they can't be read or told."""
+    try:
+        values = {name: constant.value for name, constant in constants(source).items()}
+        json.dumps(values, allow_nan=False)  # an infinite or an immense number can't be told
+    except (SyntaxError, ValueError, RecursionError, AutoresearchError):
+        return {}  # what is wrong with it, the lint or the measurement will say
+    return values

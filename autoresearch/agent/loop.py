@@ -6,30 +6,42 @@ asked for again, a measured row is not measured again.
 
 from __future__ import annotations
 
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
-from autoresearch.agent.context import context_of
+from autoresearch.agent.context import context_of, crash_to_mend, idea_of
+from autoresearch.agent.instructions import KNOWLEDGE, Instructions
 from autoresearch.agent.lab import Lab
-from autoresearch.agent.proposer import Context, Proposal, Proposer
-from autoresearch.agent.stop import stop_reason
+from autoresearch.agent.ledger import Ledger, RoundCapReached
+from autoresearch.agent.proposer import NOT_REVIEWED, Context, Proposal, Proposer, RoundFailed
+from autoresearch.agent.stop import Ending, capped, ending_of
 from autoresearch.core.awake import kept_awake
-from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.errors import AutoresearchError, CostCapReached
+from autoresearch.core.process import one_line
 from autoresearch.core.view import View
 
 REFUSALS_IN_A_ROW = 100
 """After so many duplicates and unusable proposals the proposer has nothing new."""
+PAID_REFUSALS_IN_A_ROW = 5
+"""After so many, where each costs something, the round has failed."""
+LOOK_SECONDS = 0.5
+"""Between two looks at the stop conditions while a search pauses."""
 
 
-def search(lab: Lab, proposer: Proposer, view: View) -> str:
-    """Search until a stop condition.
+def search(lab: Lab, proposer: Proposer, view: View, ledger: Ledger | None = None) -> Ending:
+    """Search until a stop condition, a cap on cost, or too many failed rounds in a row.
 
     Args:
         lab: of the run, which is started or taken up where it was.
         proposer: produces candidates.
-        view: told what is refused.
+        view: told what is refused, and of outages.
+        ledger: that the proposer charges its calls to; None makes one.
 
     Returns:
-        The stop condition that was met, in words.
+        Why it ended.
 
     Raises:
         AutoresearchError: the baseline fails, or the machine does.
@@ -38,7 +50,10 @@ def search(lab: Lab, proposer: Proposer, view: View) -> str:
     reason = "a defect of autoresearch"
     try:
         with kept_awake():
-            reason = _until_stop(lab, proposer, view)
+            settings = lab.run.settings
+            ledger = ledger or Ledger(lab.log, lab.history, settings.caps, settings.stop.max_cost)
+            ending = _Search(lab, proposer, view, ledger).until_stop()
+            reason = ending.reason
     except AutoresearchError as error:
         reason = error.message
         raise
@@ -47,44 +62,138 @@ def search(lab: Lab, proposer: Proposer, view: View) -> str:
         raise
     finally:
         lab.log("stopped", reason=reason)
-    return reason
+    return ending
 
 
-def _until_stop(lab: Lab, proposer: Proposer, view: View) -> str:
-    stop, started = lab.run.settings.stop, datetime.now()
-    lab.begin()
-    while not (reason := stop_reason(stop, lab.history, started, datetime.now())):
-        lab.settle()
-        proposal = _propose(lab, proposer, view)
+class _Search:
+    """One process's part of a search."""
+
+    def __init__(self, lab: Lab, proposer: Proposer, view: View, ledger: Ledger) -> None:
+        self._lab, self._proposer, self._view, self._ledger = lab, proposer, view, ledger
+        self._started = datetime.now()
+        self._refused = 0
+        """Proposals in a row."""
+        run = lab.run
+        knowledge = run.workspace.directory / KNOWLEDGE
+        self._instructions = Instructions(run.program, run.program_path, knowledge, view.note)
+
+    def until_stop(self) -> Ending:
+        self._lab.begin()
+        while (ending := self._met()) is None:
+            self._lab.settle()
+            try:
+                if (last := self._round()) is not None:
+                    return last
+            except RoundFailed as failure:
+                ending = self._failed(failure.kind, failure.reason, failure.proposer)
+            except RoundCapReached as cap:
+                ending = self._failed("cap", str(cap))
+            except CostCapReached as cap:
+                return capped(cap.message)
+            if ending is not None:
+                return ending
+        return ending
+
+    def _met(self) -> Ending | None:
+        return ending_of(self._lab.run.settings.stop, self._lab.history, self._started, datetime.now())
+
+    def _round(self) -> Ending | None:
+        """One proposal, and what becomes of it; how the search ended where there is none left."""
+        context = self._context()
+        proposal = self._proposer.propose(context)
         if proposal is None:
-            return f"no proposals are left ({proposer.name})"
-        lab.finish(lab.record(proposal, proposer.name))
-    return reason
+            return self._nothing_left()
+        self._say(proposal)
+        proposal = replace(proposal, cost_usd=self._ledger.round_usd, facts=self._facts(proposal, context))
+        if problem := self._lab.problem(proposal):
+            return self._refuse(proposal, problem)
+        self._refused = 0
+        self._lab.finish(self._lab.record(proposal, proposal.proposer or self._proposer.name))
+        return None
 
+    def _say(self, proposal: Proposal) -> None:
+        """Write down what went wrong on the way to a proposal that was made all the same."""
+        for outage in proposal.outages:
+            told = {"kind": outage.kind, "reason": one_line(outage.reason), "proposer": outage.proposer}
+            self._lab.log("failed", n=self._lab.history.next_number, **told)
+            self._view.note(f"  {outage.proposer}: no proposal: {outage.kind}: {told['reason']}; another agent goes on")
+        review = str(proposal.facts.get("review", ""))
+        if review.startswith(NOT_REVIEWED):
+            self._view.note(f"  {review}")
 
-def _propose(lab: Lab, proposer: Proposer, view: View) -> Proposal | None:
-    """The next candidate that can be tried; None when there is none left."""
-    for _ in range(REFUSALS_IN_A_ROW):
-        proposal = proposer.propose(_context(lab))
-        if proposal is None:
-            return None
-        problem = lab.problem(proposal)
-        if not problem:
-            return proposal
-        lab.log(
+    def _nothing_left(self) -> Ending:
+        return Ending(f"no proposals are left ({self._proposer.name})")
+
+    def _refuse(self, proposal: Proposal, problem: str) -> Ending | None:
+        self._lab.log(
             "refused",
-            n=lab.history.next_number,
+            n=self._lab.history.next_number,
             reason=problem,
             hypothesis=proposal.hypothesis,
             origin=proposal.origin,
-            proposer=proposer.name,
+            proposer=proposal.proposer or self._proposer.name,
             cost_usd=proposal.cost_usd,
         )
-        view.note(f"  refused: {proposal.origin or proposal.hypothesis}: {problem}")
-    return None
+        self._view.note(f"  refused: {proposal.origin or proposal.hypothesis}: {problem}")
+        self._refused += 1
+        if any(paid for _, paid in parts_of(self._proposer)):
+            if self._refused >= PAID_REFUSALS_IN_A_ROW:
+                raise RoundFailed("refused", f"{self._refused} proposals in a row; the last: {problem}")
+            return None
+        return self._nothing_left() if self._refused >= REFUSALS_IN_A_ROW else None
+
+    def _failed(self, kind: str, reason: str, proposer: str = "") -> Ending | None:
+        """Write a failed round down and wait; or end the search after too many in a row."""
+        history, outages = self._lab.history, self._lab.run.settings.outages
+        self._refused, reason = 0, one_line(reason)
+        proposer = proposer or self._proposer.name
+        self._lab.log("failed", n=history.next_number, kind=kind, reason=reason, proposer=proposer)
+        rounds, told = history.failed_rounds, f"no proposal: {kind}: {reason}"
+        if rounds >= outages.rounds:
+            return Ending(
+                f"{rounds} rounds in a row gave {told}",
+                AutoresearchError.exit_code,
+                "run the same command again to go on, or choose another --agent",
+            )
+        seconds = min(outages.max_seconds, outages.pause_seconds * 2 ** (rounds - 1)) * random.uniform(0.75, 1.0)
+        self._view.note(f"  {told}; trying again in {seconds:.0f} s (failed round {rounds} of {outages.rounds})")
+        return self._pause(seconds)
+
+    def _pause(self, seconds: float) -> Ending | None:
+        """Wait, unless a stop condition is met meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if (ending := self._met()) is not None:
+                return ending
+            time.sleep(min(left, LOOK_SECONDS))
+        return None
+
+    def _context(self) -> Context:
+        lab, run, incumbent = self._lab, self._lab.run, self._lab.incumbent
+        self._ledger.begin_round()
+        crash = crash_to_mend(lab.history, [name for name, paid in parts_of(self._proposer) if paid])
+        return context_of(
+            lab.history,
+            incumbent,
+            run.workspace.read(incumbent.commit),
+            run.settings,
+            run.device,
+            self._instructions.program,
+            mend=None if crash is None else (crash, run.workspace.read(crash.commit)),
+            findings=self._instructions.knowledge,
+            budget_usd=self._ledger.room(),
+        )
+
+    def _facts(self, proposal: Proposal, context: Context) -> dict[str, object]:
+        """The proposal's, and the experiment that it mends."""
+        facts = dict(proposal.facts)
+        crash = context.mend
+        if crash is not None and crash.proposer == (proposal.proposer or self._proposer.name):
+            facts.setdefault("mend_of", idea_of(self._lab.history.experiments[crash.number]))
+        return facts
 
 
-def _context(lab: Lab) -> Context:
-    run, incumbent = lab.run, lab.incumbent
-    source = run.workspace.read(incumbent.commit)
-    return context_of(lab.history, incumbent, source, run.settings, run.device, run.program)
+def parts_of(proposer: Proposer) -> Iterator[tuple[str, bool]]:
+    """Name of a proposer and whether it costs something; of a mix, those of each of its parts."""
+    for part in getattr(proposer, "parts", (proposer,)):
+        yield part.name, getattr(part, "paid", False)

@@ -7,26 +7,24 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from autoresearch.agent.context import context_of
-from autoresearch.agent.folder import PROGRAM, create_workspace, find_workspace, workspace_files
+from autoresearch.agent.agents import check_agent, check_ready
+from autoresearch.agent.folder import PROGRAM, create_workspace, find_workspace
 from autoresearch.agent.isolation import changed, choose_sandbox
 from autoresearch.agent.lab import Run
-from autoresearch.agent.proposer import Proposer
 from autoresearch.core import measure, noise, registry
-from autoresearch.core.constants import constants
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.dataset import Dataset
-from autoresearch.core.errors import BackendUnavailable, UsageError, did_you_mean
+from autoresearch.core.errors import BackendUnavailable, UsageError
 from autoresearch.core.executor import LocalExecutor
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
+from autoresearch.core.records import Charge
 from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_settings, read_toml
 from autoresearch.core.view import View, gain_text, show_command
-from autoresearch.core.workspace import TRAIN, Workspace
+from autoresearch.core.workspace import Workspace
 from autoresearch.prepare.build import cache_root, prepare
 from autoresearch.prepare.sources import resolve_source
 
@@ -158,6 +156,16 @@ def history_of(workspace: Workspace, tag: str) -> History:
     return History.from_events(journal.read(), str(journal.path))
 
 
+def charges_elsewhere(workspace: Workspace, tag: str) -> list[Charge]:
+    """What the calls of a workspace's other runs cost: they count against the cap of a day.
+
+    Raises:
+        DataError: a journal is damaged.
+    """
+    others = (history_of(workspace, other) for other in workspace.tags() if other != tag)
+    return [charge for history in others for charge in (*history.charges, *history.open_calls.values())]
+
+
 def latest_tag(workspace: Workspace) -> str:
     """The run written to last; "" where there is none."""
     tags = workspace.tags()
@@ -202,37 +210,15 @@ def resumed(history: History, options: Mapping[str, Any], tag: str) -> dict[str,
     return {**fixed, **strict, **options, "task": was["task"], **source}
 
 
-def check_agent(agent: str) -> None:
-    """Whether there is an agent of this name.
-
-    Raises:
-        UsageError: there is none; the hint names the nearest.
-    """
-    kind, _, argument = agent.partition(":")
-    if kind not in ("auto", "optimizer", "random", "script") or bool(argument) != (kind == "script"):
-        raise UsageError(f"no agent {agent!r}", did_you_mean(agent, ["auto", "optimizer", "random", "script:DIR"]))
-
-
-def make_proposer(agent: str) -> tuple[Proposer, str]:
-    """A proposer by the name that `--agent` takes, and what to say about the choice.
-
-    Raises:
-        UsageError: no such agent.
-    """
-    from autoresearch.agent.optimizer import Optimizer, RandomSearch
-    from autoresearch.agent.scripted import Scripted
-
-    check_agent(agent)
-    kind, _, argument = agent.partition(":")
-    if kind == "script":
-        return Scripted(Path(argument)), ""
-    if kind == "random":
-        return RandomSearch(), ""
-    return Optimizer(), "proposals: optimizer, Optuna's TPE over the constants of train.py" if kind == "auto" else ""
-
-
 @contextmanager
-def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | None, view: View) -> Iterator[Run]:
+def open_run(
+    directory: Path,
+    tag: str,
+    options: Mapping[str, Any],
+    program: Path | None,
+    view: View,
+    agents: bool = False,
+) -> Iterator[Run]:
     """Set up what is missing, and hold the workspace's lock while the run is used.
 
     Args:
@@ -241,13 +227,16 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
         options: of the command line, in the shape of autoresearch.toml.
         program: another program.md than the workspace's.
         view: told of every choice.
+        agents: whether they are going to be asked, so that what they lack is an error before anything is made.
 
     Raises:
         AutoresearchError: see the errors of each part.
     """
     place = find_workspace(directory)
-    history, chosen = _existing(place, tag)
+    history, chosen = existing(place, tag)
     settings, device = settings_for(place, resumed(history, options, chosen), LocalExecutor(), view)
+    if agents:
+        check_ready(settings, place)
     if (place / SETTINGS).is_file():
         workspace = Workspace(place)
     else:
@@ -257,7 +246,7 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
     with workspace.lock():
         workspace.exclude()
         chosen = chosen or choose_tag(workspace, tag)
-        view.note(_what(settings, device))
+        view.note(what(settings, device))
         if busy := _busy():
             view.note(busy)
         dataset = data_for(settings, view)
@@ -273,10 +262,12 @@ def open_run(directory: Path, tag: str, options: Mapping[str, Any], program: Pat
         sandbox = choose_sandbox(settings, device, view)
         if note := changed(history, sandbox):
             view.note(note)
-        yield Run(workspace, chosen, settings, device, dataset, key, text, sandbox)
+        yield Run(
+            workspace, chosen, settings, device, dataset, key, text, sandbox, program or workspace.directory / PROGRAM
+        )
 
 
-def _existing(place: Path, tag: str) -> tuple[History, str]:
+def existing(place: Path, tag: str) -> tuple[History, str]:
     """The run that would be taken up, and its tag; an empty history and "" where there is no workspace yet."""
     if not (place / SETTINGS).is_file():
         return History(), tag
@@ -296,58 +287,8 @@ def _busy() -> str:
     )
 
 
-def dry_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | None, view: View) -> None:
-    """Say what a search would do, with its next proposal; nothing is trained or written.
-
-    Raises:
-        AutoresearchError: what would end the search before its first experiment.
-    """
-    place = find_workspace(directory)
-    history, chosen = _existing(place, tag)
-    settings, device = settings_for(place, resumed(history, options, chosen), LocalExecutor(), view)
-    proposer, note = make_proposer(settings.agent)
-    text = read_program(place, program)
-    if (place / SETTINGS).is_file():
-        workspace, best = Workspace(place), history.incumbent
-        source = workspace.read(best.commit) if best else workspace.train_path.read_text(encoding="utf-8")
-        view.note(f"run {chosen} in {place}: would be {'resumed' if history.run else 'new'}")
-    else:
-        source = workspace_files(settings)[TRAIN]
-        view.note(f"workspace: {place} (would be made)")
-    view.note(_what(settings, device))
-    if note:
-        view.note(note)
-    proposal = proposer.propose(
-        context_of(history, history.incumbent or _to_be(source), source, settings, device, text)
-    )
-    if proposal is None:
-        view.note("next proposal: none")
-        return
-    view.note(f"next proposal{'' if history.incumbent else ', after the baseline'}: {proposal.hypothesis}")
-    before, after = source.splitlines(), proposal.source.splitlines()
-    for line in unified_diff(before, after, TRAIN, TRAIN, lineterm="", n=1):
-        view.note(f"  {line}")
-
-
-def _to_be(source: str) -> Record:
-    """The baseline as it will be recorded, for a proposal before there is one."""
-    return Record(
-        number=0,
-        blob="",
-        hypothesis="baseline",
-        category="baseline",
-        proposer="",
-        origin="",
-        source_hash="",
-        normalized_hash="",
-        constants={name: constant.value for name, constant in constants(source).items()},
-        diff_lines=0,
-        parent=None,
-        verdict="keep",
-    )
-
-
-def _what(settings: Settings, device: DeviceInfo) -> str:
+def what(settings: Settings, device: DeviceInfo) -> str:
+    """The task and the device, in one line."""
     task, title = settings.task, registry.facts(settings.backend).TITLE
     budget = f"{task.train_steps} steps" if task.train_steps else f"{task.train_seconds:g} s"
     return f"task {settings.preset}: {budget} of training an experiment; {title} on {device.name}, {device.dtype}"
@@ -361,6 +302,7 @@ def say_closing(run: Run, history: History, view: View) -> None:
         view.note(
             f"experiments: {counts.experiments} ({counts.kept} kept, {counts.discarded} discarded, {counts.failed} "
             f"failed); {gain_text(history)}, spread between seeds {noise.spread_of(history, run.settings.rules)}"
+            + (f"; calls cost {history.cost_usd:.2f} dollars" if history.charges or history.open_calls else "")
         )
         which = f"experiment {best.number}" if best.number else "the baseline"
         view.note(

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from autoresearch.core import suspect
 from autoresearch.core.contract import Result
 from autoresearch.core.errors import DataError
-from autoresearch.core.history import Started
 from autoresearch.core.interval import Interval, welch
+from autoresearch.core.records import Started
 
 ENOUGH = 6
 """Measurements of each that an interval should rest on: below it the t quantile makes it wide."""

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from autoresearch.core.errors import CandidateFailure
@@ -347,11 +348,7 @@ def sameness(source: str, other: str) -> str:
 
 def code_size(source: str) -> int:
     """Lines of code, comments, docstrings and formatting apart."""
-    try:
-        text = ast.unparse(_without_docstrings(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        text = source
-    return sum(1 for line in text.splitlines() if line.strip())
+    return len(_code_lines(source))
 
 
 def diff_lines(before: str, after: str) -> int:
@@ -359,6 +356,24 @@ def diff_lines(before: str, after: str) -> int:
     a, b = before.splitlines(), after.splitlines()
     steps = difflib.SequenceMatcher(None, a, b).get_opcodes()
     return sum((i2 - i1) + (j2 - j1) for tag, i1, i2, j1, j2 in steps if tag != "equal")
+
+
+def change_hash(before: str, after: str) -> str:
+    """The same for the same edit, of whatever source: a hash of the lines of code taken away and put in, 16 hex digits.
+
+    Comments, docstrings, formatting and the place of the lines don't count. "" where no line of code differs.
+    """
+    taken, put = Counter(_code_lines(before)), Counter(_code_lines(after))
+    lines = [f"-{line}" for line in (taken - put).elements()] + [f"+{line}" for line in (put - taken).elements()]
+    return source_hash("\n".join(sorted(lines)))[:16] if lines else ""
+
+
+def _code_lines(source: str) -> list[str]:
+    try:
+        text = ast.unparse(_without_docstrings(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        text = source
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _without_docstrings(source: str) -> ast.Module:

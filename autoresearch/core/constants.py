@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import math
 import operator
 import re
@@ -94,7 +95,6 @@ def set_constants(source: str, values: Mapping[str, Any]) -> str:
         UsageError: no such constant, or a value of another type.
     """
     found = {name: (constant, node) for name, constant, node in _assignments(source)}
-    lines = source.encode().splitlines(keepends=True)
     edits: list[tuple[ast.expr, str]] = []
     for name, value in values.items():
         if name not in found:
@@ -103,6 +103,36 @@ def set_constants(source: str, values: Mapping[str, Any]) -> str:
         new = _like(constant.value, value, name)
         if new != constant.value:
             edits.append((node, _literal(new)))
+    return _rewritten(source, edits)
+
+
+def written_out(source: str) -> str:
+    """`source` with every constant as the literal of its value: `2**14` becomes 16384.
+
+    Two that are the same then are the same program.
+
+    Raises:
+        UsageError: see `constants`.
+    """
+    return _rewritten(source, [(node, _literal(constant.value)) for _, constant, node in _assignments(source)])
+
+
+def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The constants whose values differ, each with both values; None where a side lacks it.
+
+    Tuples equal the lists that a journal makes of them.
+    """
+    names = [*after, *(name for name in before if name not in after)]
+    return {
+        name: (before.get(name), after.get(name))
+        for name in names
+        if json.dumps(before.get(name)) != json.dumps(after.get(name))
+    }
+
+
+def _rewritten(source: str, edits: list[tuple[ast.expr, str]]) -> str:
+    """`source` with other text for some of its expressions."""
+    lines = source.encode().splitlines(keepends=True)
     # From the end, so that earlier positions stay true.
     for node, text in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1

@@ -3,9 +3,13 @@
 Events, in the order of an experiment's life (write-ahead: each is on the disk before the step after it is begun):
 
     run        tag, settings, comparability_key, task_fingerprint, device, prior (of the spread, see `Prior`, or null)
-    refused    n, reason, hypothesis, origin, cost_usd        a proposal that became no experiment
+    call       id, n, agent, purpose, model, worst_usd        before a model or a command is called
+    charged    id, usd, outcome, tokens (by kind)             after it
+    failed     n, kind, reason, proposer                      a round that gave no proposal: an outage, a refusal
+    refused    n, reason, hypothesis, origin, proposer, cost_usd   a proposal that became no experiment
     proposed   n, blob, hypothesis, category, proposer, origin, source_hash, normalized_hash, constants, code_size,
-               diff_lines, cost_usd, parent (number of the incumbent; null for the baseline, which is experiment 0)
+               diff_lines, change_hash, cost_usd, facts, parent (number of the incumbent; null for the baseline, which
+               is experiment 0)
     committed  n, commit
     started    n, k, seed, mark                               again, with the same k, where a measurement was cut off
     measured   n, k, result
@@ -22,108 +26,19 @@ Fields and events that a later version adds are ignored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, get_args
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any, get_args
 
 from autoresearch.core.contract import Result, Verdict
 from autoresearch.core.decide import Candidate, Score
 from autoresearch.core.errors import DataError
+from autoresearch.core.records import Charge, Counts, Outage, Prior, Record, Refusal, Started
 from autoresearch.core.task import Rules
 
 _VERDICTS = frozenset(get_args(Verdict))
-
-
-class Started(NamedTuple):
-    """A measurement that began."""
-
-    k: int
-    seed: int
-    mark: str
-    """By which its processes are found after the search was killed."""
-
-
-class Refusal(NamedTuple):
-    """A proposal that was turned down before any training."""
-
-    number: int
-    """That it would have had."""
-    reason: str
-    hypothesis: str
-    origin: str
-
-
-class Prior(NamedTuple):
-    """What earlier runs measured of the spread under one comparability key."""
-
-    square: float
-    """Sum of squared deviations from the mean of each group, in (bits per byte)²."""
-    dof: int
-    """Degrees of freedom."""
-
-
-class Counts(NamedTuple):
-    """All without the baseline."""
-
-    experiments: int
-    """Decided ones."""
-    measurements: int
-    kept: int
-    discarded: int
-    """Withdrawn keeps among them."""
-    failed: int
-
-
-@dataclass(frozen=True)
-class Record:
-    """One experiment as far as it got."""
-
-    number: int
-    blob: str
-    """Object name of its train.py, readable before there is a commit."""
-    hypothesis: str
-    category: str
-    proposer: str
-    origin: str
-    source_hash: str
-    normalized_hash: str
-    constants: Mapping[str, Any]
-    diff_lines: int
-    parent: int | None
-    """Number of the incumbent that it was made from; None for the baseline."""
-    code_size: int = 0
-    """Lines of code; 0 where an earlier version wrote the journal, so that no tie is decided by it."""
-    commit: str = ""
-    """"" while there is none."""
-    unfinished: Started | None = None
-    """The measurement that was started and not measured."""
-    results: tuple[Result, ...] = ()
-    """By k."""
-    verdict: Verdict | None = None
-    """None while it is undecided."""
-    reason: str = ""
-    val_bpb: float | None = None
-    """That was decided on; None after a failure."""
-    value: float | None = None
-    """What a kept experiment is worth when the next is judged against it; the score where nothing else is said."""
-    value_n: int = 0
-    """Fresh measurements behind `value`."""
-    value_key: str = ""
-    """Comparability key of the measurements behind `value`."""
-    decided_key: str = ""
-    """Comparability key of the measurements that it was judged by."""
-    near_miss: bool = False
-    """Discarded, though its first score was an unclear gain: perhaps good together with another one."""
-    withdrawn: str | None = None
-    """Why a keep was taken back."""
-
-    @property
-    def kept(self) -> bool:
-        return self.verdict == "keep" and self.withdrawn is None
-
-    @property
-    def failed(self) -> bool:
-        return self.verdict not in (None, "keep", "discard")
 
 
 class History:
@@ -150,12 +65,21 @@ class History:
         """By comparability key."""
         self.stop_reason = ""
         """Of the last stop; "" while the run goes on, also when it was killed."""
-        self.cost_usd = 0.0
-        """Of all proposals, refused ones included."""
+        self.charges: list[Charge] = []
+        """Of settled calls, in order."""
+        self.open_calls: dict[str, Charge] = {}
+        """Under way, or cut off, by id, at their worst case."""
+        self.outages: list[Outage] = []
+        self.failed_rounds = 0
+        """In a row, without an experiment between them. A kill doesn't change that; a search that was stopped begins
+        anew when it is resumed: somebody wants another try."""
         self._source = source
         self._lines = 0
         self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "run": self._run,
+            "call": self._call,
+            "charged": self._charged,
+            "failed": self._failed_round,
             "refused": self._refused,
             "proposed": self._proposed,
             "committed": self._committed,
@@ -198,6 +122,16 @@ class History:
                 f"{self._source} contradicts itself: line {self._lines}, {event['event']} {problem}",
                 "the journal was changed by something else; start a new run with --tag NAME",
             ) from error
+
+    @property
+    def cost_usd(self) -> float:
+        """Of all calls, in US dollars; one that is under way, or was cut off, counts at its worst."""
+        return math.fsum(charge.usd for charge in (*self.charges, *self.open_calls.values()))
+
+    def cost_of(self, number: int) -> float:
+        """Of an experiment, in US dollars: the calls that proposed it, failed rounds and refused ones before it too."""
+        calls = (*self.charges, *self.open_calls.values())
+        return math.fsum(charge.usd for charge in calls if charge.n == number)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -304,9 +238,22 @@ class History:
         number = event["n"]
         if number in self.experiments:
             raise ValueError(f"of experiment {number}, which was proposed before")
-        refusal = Refusal(number, event["reason"], event.get("hypothesis", ""), event.get("origin", ""))
+        told = (event.get(name, "") for name in ("hypothesis", "origin", "proposer"))
+        refusal = Refusal(number, event["reason"], *told)
         self.refusals.append(refusal)
-        self.cost_usd += event.get("cost_usd", 0.0)
+
+    def _call(self, event: Mapping[str, Any]) -> None:
+        moment = datetime.fromisoformat(event["time"])
+        self.open_calls[event["id"]] = Charge(moment, event["worst_usd"], event.get("agent", ""), event.get("n", 0))
+
+    def _charged(self, event: Mapping[str, Any]) -> None:
+        if event["id"] not in self.open_calls:
+            raise ValueError(f"a call {event['id']} that never began")
+        self.charges.append(self.open_calls.pop(event["id"])._replace(usd=event["usd"]))
+
+    def _failed_round(self, event: Mapping[str, Any]) -> None:
+        self.failed_rounds += 1
+        self.outages.append(Outage(event["n"], event["kind"], event["reason"], event.get("proposer", "")))
 
     def _proposed(self, event: Mapping[str, Any]) -> None:
         number = event["n"]
@@ -329,8 +276,10 @@ class History:
             diff_lines=event.get("diff_lines", 0),
             parent=event.get("parent"),
             code_size=event.get("code_size", 0),
+            change_hash=event.get("change_hash", ""),
+            facts=event.get("facts", {}),
         )
-        self.cost_usd += event.get("cost_usd", 0.0)
+        self.failed_rounds = 0
 
     def _committed(self, event: Mapping[str, Any]) -> None:
         self._update(self._record(event), commit=event["commit"])
@@ -386,6 +335,8 @@ class History:
         self.stop_reason = event["reason"]
 
     def _resumed(self, event: Mapping[str, Any]) -> None:
+        if self.stop_reason:
+            self.failed_rounds = 0
         self.stop_reason = ""
         self.comparability_key = event.get("comparability_key", self.comparability_key)
         if "rules" in event:

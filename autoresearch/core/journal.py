@@ -15,7 +15,8 @@ from typing import Any
 
 from autoresearch.core.errors import AutoresearchError, DataError
 from autoresearch.core.files import io_error, sync_directory, write_atomic
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
+from autoresearch.core.records import Record
 
 Event = dict[str, Any]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoresearch.core.decide import Candidate, fresh_scores
-from autoresearch.core.history import History, Prior, Record
+from autoresearch.core.history import History
+from autoresearch.core.records import Prior, Record
 from autoresearch.core.task import Rules
 
 NOTHING = Prior(0.0, 0)

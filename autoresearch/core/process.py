@@ -24,7 +24,8 @@ from autoresearch.core.channel import Channel, ChannelBroken
 from autoresearch.core.sandbox import SANDBOX_PROCESS
 
 TAIL_BYTES = 4096
-_MARK = "AUTORESEARCH_CHILD"
+MARK = "AUTORESEARCH_CHILD"
+"""The variable by which a process is found again, see `kill_marked`."""
 # Escape sequences: CSI (colours, cursor) and OSC (titles, links); then what is left of the control characters.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -60,7 +61,16 @@ def log_tail(path: Path) -> str:
 
 def one_line(text: str) -> str:
     """What a child says, fit for a table: it may quote the candidate."""
-    return " ".join(_CONTROL.sub("", text).split())[:500]
+    line = " ".join(_CONTROL.sub("", text).split())[:500]
+    return line.encode("utf-8", "replace").decode()  # half a character of UTF-16 can't be written anywhere
+
+
+def without_secrets(text: str) -> str:
+    """`text` without the values of this process's variables that are named like a key or a password."""
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= 8:
+            text = text.replace(value, f"({name})")
+    return text
 
 
 def child_environment(backend: str, device: str, scratch: Path, compile_cache: Path) -> dict[str, str]:
@@ -119,7 +129,7 @@ class ChildProcess:
                 stdout=self._log,
                 stderr=self._log,
                 cwd=folder,
-                env={**environment, _MARK: mark},
+                env={**environment, MARK: mark},
                 pass_fds=(to_child, from_child),
                 start_new_session=True,
             )
@@ -209,12 +219,7 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the child and every process that it started, in whatever session and environment that is by now."""
-        if self.process.poll() is None:
-            _kill_descendants(self.process.pid)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        kill_marked(self._mark, self._since)
+        kill_tree(self.process, self._mark, self._since)
         self._channel.close_sending()
         self._log.close()
 
@@ -224,6 +229,16 @@ def _own_bytes(process: psutil.Process) -> int:
         status = Path(f"/proc/{process.pid}/status").read_text()
         return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", status, re.MULTILINE)))
     return int(process.memory_info().rss)
+
+
+def kill_tree(process: subprocess.Popen[bytes], mark: str, since: float = 0.0) -> None:
+    """End a process that leads its own session, and all that it started; see `kill_marked`."""
+    if process.poll() is None:
+        _kill_descendants(process.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kill_marked(mark, since)
 
 
 def _kill_descendants(pid: int) -> None:
@@ -243,12 +258,13 @@ def _kill_descendants(pid: int) -> None:
 
 def kill_marked(mark: str, since: float = 0.0) -> None:
     """Kill the processes whose environment carries `mark` and that started after `since` (seconds of the epoch)."""
-    for _ in range(5):
+    for _ in range(50):
         found = False
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.create_time() >= since and process.environ().get(_MARK) == mark:
+                if process.create_time() >= since and process.environ().get(MARK) == mark:
                     found = found or process.status() != psutil.STATUS_ZOMBIE
                     process.kill()
         if not found:
             return
+        sleep(0.01)  # a killed process takes a moment to end

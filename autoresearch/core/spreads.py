@@ -8,7 +8,7 @@ from typing import Any
 
 from autoresearch.core.errors import DataError
 from autoresearch.core.files import write_atomic
-from autoresearch.core.history import Prior
+from autoresearch.core.records import Prior
 
 FILE = "spread.json"
 """`{key: {"square": (bits per byte)², "dof": count}}`, in `.autoresearch`."""

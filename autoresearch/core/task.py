@@ -18,6 +18,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from autoresearch.core.agent_settings import Caps, Claude, Command, Outages, Reviewer
 from autoresearch.core.errors import UsageError, did_you_mean
 from autoresearch.core.sandbox import check_setting
 
@@ -190,6 +191,11 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
     stop: Stop = field(default_factory=Stop)
     machine: Machine = field(default_factory=Machine)
+    caps: Caps = field(default_factory=Caps)
+    outages: Outages = field(default_factory=Outages)
+    claude: Claude = field(default_factory=Claude)
+    command: Command = field(default_factory=Command)
+    reviewer: Reviewer = field(default_factory=Reviewer)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     """Constants of train.py that the preset sets when a workspace is made."""
     backend: str = ""
@@ -206,7 +212,18 @@ class Settings:
         check_setting(self.sandbox)
 
 
-_TABLES: dict[str, type[Any]] = {"task": Task, "limits": Limits, "rules": Rules, "stop": Stop, "machine": Machine}
+_TABLES: dict[str, type[Any]] = {
+    "task": Task,
+    "limits": Limits,
+    "rules": Rules,
+    "stop": Stop,
+    "machine": Machine,
+    "caps": Caps,
+    "outages": Outages,
+    "claude": Claude,
+    "command": Command,
+    "reviewer": Reviewer,
+}
 _SCALARS: dict[str, type[Any]] = {
     "preset": str,
     "backend": str,

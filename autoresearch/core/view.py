@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoresearch.core import noise
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
+from autoresearch.core.records import Record
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,17 @@ class Outcome:
     hypothesis: str
     failure: str = ""
     """The reason of a failure."""
+    cost_usd: float = 0.0
+    """Of the calls that proposed it."""
 
 
-def outcome_of(record: Record, change: float | None) -> Outcome:
-    """What to show of a decided experiment; `change` is against the incumbent that it was judged by."""
+def outcome_of(record: Record, change: float | None, cost_usd: float = 0.0) -> Outcome:
+    """What to show of a decided experiment.
+
+    Args:
+        change: against the incumbent that it was judged by.
+        cost_usd: of its calls.
+    """
     return Outcome(
         number=record.number,
         verdict="baseline" if record.number == 0 and record.kept else str(record.verdict),
@@ -40,6 +48,7 @@ def outcome_of(record: Record, change: float | None) -> Outcome:
         seconds=sum(result.total_seconds for result in record.results),
         hypothesis=record.hypothesis,
         failure=record.reason if record.failed else "",
+        cost_usd=cost_usd,
     )
 
 

@@ -7,9 +7,9 @@ from statistics import correlation, fmean, stdev
 from typing import Any
 
 from autoresearch.core.audits import ENOUGH, Audited, Audits, Comparison, Subject, compare, compare_excess, counted
-from autoresearch.core.history import Record
 from autoresearch.core.interval import Interval
 from autoresearch.core.journal import Journal
+from autoresearch.core.records import Record
 from autoresearch.report.summary import State
 
 NAMES = {"val": "val", "test": "test, held out", "text": "other text"}

@@ -70,6 +70,8 @@ def text(found: dict[str, Any]) -> str:
             lines.append(f"  {field.replace('_', ' '):<10s} {value}: {device.reasons.get(field, 'no reason given')}")
         lines.append(f"  preset     {entry['preset']}")
         lines.append(f"  memory     {device.memory_bytes / 1e9:.1f} GB")
+    if agents := found.get("agents"):
+        lines += _agents(agents)
     if search := found.get("search"):
         lines.append(f"a search would use: {search['reason']}")
     sandbox = found["sandbox"]
@@ -79,3 +81,19 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"sandbox: not usable: {sandbox['problem']}; candidates are guarded in their process alone")
         lines += [f"  hint: {sandbox['hint']}"] if sandbox["hint"] else []
     return "\n".join(lines)
+
+
+def _agents(found: dict[str, Any]) -> list[str]:
+    """What there is for agents, and which one a search would ask."""
+    sdk = (
+        f"installed, {found['anthropic']}"
+        if found["anthropic"]
+        else "not installed: pip install 'autoresearch[claude]'"
+    )
+    return [
+        "agents:",
+        f"  anthropic SDK  {sdk}",
+        f"  key            {found['key'] + ' is set' if found['key'] else 'none set (ANTHROPIC_API_KEY)'}",
+        f"  commands       {', '.join(found['commands']) or 'neither claude nor codex found'}",
+        *(f"  {line}" for line in found["auto"]),
+    ]

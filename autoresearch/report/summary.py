@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoresearch.core import noise
 from autoresearch.core.errors import UsageError
-from autoresearch.core.history import History, Record
+from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
+from autoresearch.core.records import Record
 from autoresearch.core.task import workspace_folder
 from autoresearch.core.view import gain_text, show_command
 from autoresearch.core.workspace import Workspace
@@ -79,13 +81,22 @@ def status(state: State) -> dict[str, Any]:
         "discarded": counts.discarded,
         "failed": counts.failed,
         "refused": len(history.refusals),
+        "failed_rounds": len(history.outages),
         "baseline": _measured(state, baseline),
         "best": None if best is None else {**_measured(state, best), "commit": best.commit, "experiment": best.number},
         "incumbent_commit": best.commit if best else None,
         "running": history.pending.number if history.pending and not history.stop_reason else None,
-        "cost_usd": round(history.cost_usd, 6),
+        "cost_usd": round(history.cost_usd, 9),
+        "cost_by_agent": cost_by_agent(history),
         "stop_reason": history.stop_reason or None,
     }
+
+
+def cost_by_agent(history: History) -> dict[str, float]:
+    """US dollars of its calls, by who made them."""
+    calls = (*history.charges, *history.open_calls.values())
+    agents = dict.fromkeys(charge.agent for charge in calls)
+    return {a: round(math.fsum(charge.usd for charge in calls if charge.agent == a), 9) for a in agents}
 
 
 def _measured(state: State, record: Record | None) -> dict[str, Any]:
@@ -102,17 +113,27 @@ def status_text(state: State) -> str:
         f"{s['backend']} on {s['device']}, {s['preset']}, key {s['comparability_key']}",
         f"{s['experiments']} experiments, {s['measurements']} measurements: {s['kept']} kept, "
         f"{s['discarded']} discarded, {s['failed']} failed"
-        + (f", {s['refused']} proposals refused" if s["refused"] else ""),
+        + (f", {s['refused']} proposals refused" if s["refused"] else "")
+        + (f", {s['failed_rounds']} rounds without a proposal" if s["failed_rounds"] else ""),
     ]
     if s["best"]:
         lines.append(
             f"{gain_text(state.history)}, spread between seeds {spread(state.history)}; "
             f"best: experiment {s['best']['experiment']}, commit {s['best']['commit'][:10]}"
         )
+    if state.history.charges or state.history.open_calls:
+        lines.append(_cost_text(s))
     if s["running"] is not None and not s["stop_reason"]:
         lines.append(f"experiment {s['running']} is under way, or was when the search ended")
     lines.append(f"stopped: {s['stop_reason']}" if s["stop_reason"] else "not stopped yet")
     return "\n".join(lines)
+
+
+def _cost_text(s: dict[str, Any]) -> str:
+    """What the calls cost: in all, for each kept change, by agent."""
+    each = f", {s['cost_usd'] / s['kept']:.2f} for each kept change" if s["kept"] else ""
+    agents = ", ".join(f"{name} {usd:.2f}" for name, usd in s["cost_by_agent"].items())
+    return f"calls cost {s['cost_usd']:.2f} dollars{each}; {agents}"
 
 
 def report(state: State) -> dict[str, Any]:
@@ -131,6 +152,8 @@ def report(state: State) -> dict[str, Any]:
                 "measurements": len(record.results),
                 "hypothesis": record.hypothesis,
                 "category": record.category,
+                "proposer": record.proposer,
+                "cost_usd": round(state.history.cost_of(record.number), 9),
                 "parent": record.parent,
                 "commit": record.commit,
                 "diff_lines": record.diff_lines,
@@ -152,7 +175,8 @@ def report_text(state: State) -> str:
         before, after = value.get(row["parent"]), value.get(row["experiment"])
         change = f"{after - before:+.4f}" if before is not None and after is not None else "      ?"
         mark = f" (withdrawn: {row['withdrawn']})" if row["withdrawn"] else ""
-        lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb {change}  {row['hypothesis']}{mark}")
+        cost = f" (${row['cost_usd']:.3f})" if row["cost_usd"] else ""
+        lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb {change}  {row['hypothesis']}{cost}{mark}")
     categories: dict[str, list[int]] = {}
     for row in rows[1:]:
         tried = categories.setdefault(row["category"], [0, 0])

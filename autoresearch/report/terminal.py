@@ -23,7 +23,8 @@ _STYLES = {"keep": "bold green", "discard": "dim", "baseline": "bold"}
 
 
 def outcome_line(outcome: Outcome, width: int | None = None) -> str:
-    """Number, verdict, score, change against the incumbent, seconds, and what was tried; after a failure, why.
+    """Number, verdict, score, change against the incumbent, seconds, dollars where it cost any, what was tried; after
+    a failure, why.
 
     Args:
         width: columns that are there; a long hypothesis is cut to fit, the reason of a failure is not.
@@ -32,6 +33,8 @@ def outcome_line(outcome: Outcome, width: int | None = None) -> str:
     change = "       " if outcome.change is None else f"{outcome.change:+.4f}"
     verdict = outcome.verdict.replace("_", " ")
     head = f"#{outcome.number:<3d} {verdict:<13s} {score} bpb {change} {outcome.seconds:6.1f} s  "
+    if outcome.cost_usd:
+        head += f"${outcome.cost_usd:.3f}  "
     failure = f": {outcome.failure}" if outcome.failure else ""
     room = None if width is None else max(20, width - len(head) - len(failure))
     return head + _short(outcome.hypothesis, room) + failure

@@ -1,18 +1,23 @@
 """A search whose machine is a function: real journal, real git, invented scores."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoresearch.agent.lab import Lab, Run
+from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.proposer import Context, Proposal
+from autoresearch.core.agent_settings import Caps
 from autoresearch.core.contract import DeviceInfo, Result
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.executor import Measurement
+from autoresearch.core.history import History
 from autoresearch.core.task import Rules, Settings, Stop, Task
 from autoresearch.core.workspace import Workspace
 
@@ -124,3 +129,40 @@ def listener() -> Listener:
 @pytest.fixture
 def listed() -> type[Listed]:
     return Listed
+
+
+@dataclass
+class Purse:
+    """A ledger over a journal in memory."""
+
+    ledger: Ledger
+    events: list[dict[str, Any]]
+    history: History
+
+    @property
+    def outcomes(self) -> list[str]:
+        """How each call ended, in order."""
+        return [event["outcome"] for event in self.events if event["event"] == "charged"]
+
+    @property
+    def charged(self) -> list[float]:
+        """Dollars of each call."""
+        return [event["usd"] for event in self.events if event["event"] == "charged"]
+
+
+@pytest.fixture
+def purse() -> Callable[..., Purse]:
+    """Open one: `purse(max_cost=0.5, call_usd=0.1)`."""
+
+    def build(max_cost: float = 0.0, **caps: float) -> Purse:
+        events: list[dict[str, Any]] = []
+        history = History()
+
+        def log(event: str, **data: Any) -> None:
+            data = {"event": event, "time": datetime.now(UTC).isoformat(), **data}
+            events.append(json.loads(json.dumps(data)))
+            history.apply(events[-1])
+
+        return Purse(Ledger(log, history, Caps(**caps), max_cost), events, history)
+
+    return build

@@ -15,8 +15,8 @@ from autoresearch.agent.lab import Run
 from autoresearch.agent.loop import search
 from autoresearch.core import noise, spreads
 from autoresearch.core.errors import AutoresearchError, DataError
-from autoresearch.core.history import Prior
 from autoresearch.core.interval import chi_square_quantile, spread_limits
+from autoresearch.core.records import Prior
 
 SLOPE = -0.5
 STEPS = [1000, 1010, 990, 1030, 970, 1000, 1005]

@@ -6,7 +6,7 @@ import pytest
 
 from autoresearch.agent.loop import search
 from autoresearch.core import decide, spreads
-from autoresearch.core.history import Prior
+from autoresearch.core.records import Prior
 
 
 def events(lab, *kinds) -> list[dict]:

@@ -183,13 +183,6 @@ def test_a_comparability_key_holds_task_machine_and_measurement():
     assert key() == key(replace(SETTINGS, agent="random", seed=3))
 
 
-@pytest.mark.parametrize("agent", ["auto", "optimizer", "random"])
-def test_agents(agent):
-    proposer, note = start.make_proposer(agent)
-    assert proposer.name == ("random" if agent == "random" else "optimizer")
-    assert bool(note) == (agent == "auto"), "a choice is said with its reason"
-
-
 @pytest.mark.parametrize(
     ("code", "went_well", "said"),
     [("print('kernel on disk')", True, "fetched: kernel on disk"), ("raise SystemExit('no hub')", False, "no hub")],

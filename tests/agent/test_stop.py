@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from autoresearch.agent.stop import stop_reason, until_time
+from autoresearch.agent.stop import Ending, ending_of, until_time
 from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History
 from autoresearch.core.task import Stop
@@ -18,7 +18,9 @@ def history_of(experiments: int = 0, cost: float = 0.0) -> History:
     for n in range(experiments + 1):
         verdict, value = ("keep", 2.0 if n == 0 else 1.0) if n in (0, experiments) else ("crash", None)
         events += [
-            {"event": "proposed", "n": n, "blob": "", "hypothesis": "", "normalized_hash": str(n), "cost_usd": cost},
+            {"event": "call", "id": str(n), "n": n, "worst_usd": 2 * cost, "time": NOW.isoformat()},
+            {"event": "charged", "id": str(n), "usd": cost},
+            {"event": "proposed", "n": n, "blob": "", "hypothesis": "", "normalized_hash": str(n)},
             {"event": "decided", "n": n, "verdict": verdict, "val_bpb": value},
         ]
     return History.from_events(events)
@@ -43,12 +45,22 @@ def history_of(experiments: int = 0, cost: float = 0.0) -> History:
         (Stop(max_experiments=2, max_hours=1.0), history_of(2), "experiments done: 2 (--max-experiments)"),
     ],
 )
-def test_stop_reason(stop, history, reason):
-    assert stop_reason(stop, history, NOW - timedelta(hours=2), NOW) == reason
+def test_endings(stop, history, reason):
+    ending = ending_of(stop, history, NOW - timedelta(hours=2), NOW)
+    assert (ending.reason if ending else "") == reason
+    assert ending is None or ending.exit_code == (3 if "--max-cost" in reason else 0)
+
+
+def test_a_call_under_way_counts_at_its_worst():
+    """So the stop condition says the same as the ledger, which would refuse another call."""
+    history = history_of(1, 0.5)
+    history.apply({"event": "call", "id": "open", "n": 2, "worst_usd": 1.0, "time": NOW.isoformat()})
+    assert isinstance(ending_of(Stop(max_cost=2.0), history, NOW, NOW), Ending)
+    assert ending_of(Stop(max_cost=2.1), history, NOW, NOW) is None
 
 
 def test_a_target_is_not_reached_without_an_incumbent():
-    assert stop_reason(Stop(target=5.0), History(), NOW, NOW) == ""
+    assert ending_of(Stop(target=5.0), History(), NOW, NOW) is None
 
 
 @pytest.mark.parametrize(

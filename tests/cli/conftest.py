@@ -29,6 +29,7 @@ def environment(tmp_path_factory) -> dict[str, str]:
     """A user without a configuration of git, with prepared data that all tests share."""
     home = tmp_path_factory.mktemp("home")
     strange = ("GIT_", "EMAIL", "XDG_", "CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHON", "AUTORESEARCH")
+    strange += ("ANTHROPIC_",)  # a key would make Claude the agent
     kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     return {
         **kept,

@@ -72,7 +72,10 @@ def test_doctor(workspace, autoresearch):
         assert entry["usable"] or (entry["problem"] and entry["hint"])
     search = found["search"]
     assert search["backend"] is None or search["device"] == "cpu" or found["backends"][search["backend"]]["usable"]
-    text = autoresearch("doctor", cwd=workspace).stdout
+    assert (found["agents"]["key"], found["agents"]["anthropic"] is not None) == (None, True)
+    text = autoresearch("doctor", cwd=workspace, env={"ANTHROPIC_API_KEY": "sk-ant-never-shown"}).stdout
+    assert "  key            ANTHROPIC_API_KEY is set\n" in text
+    assert "never-shown" not in text
     assert "null (NumPy bigram): usable, on " in text
     assert "  dtype      float32: NumPy" in text
     assert f"a search would use: {search['reason']}" in text
@@ -131,10 +134,17 @@ def test_stop_conditions(option, value, reason, workspace, autoresearch, ideas):
 def test_a_cost_cap_has_its_own_exit_code(workspace, autoresearch, tmp_path, journal):
     """Proposals that cost a dollar each; the third would pass the cap of two."""
     (tmp_path / "costly.py").write_text(
-        "from dataclasses import replace\n"
-        "from autoresearch.agent.optimizer import Optimizer\n"
-        "propose = Optimizer.propose\n"
-        "Optimizer.propose = lambda self, context: replace(propose(self, context), cost_usd=1.0)\n"
+        "from autoresearch.agent import night\n"
+        "make = night.make_proposer\n"
+        "def costly(settings, directory, ledger, *more):\n"
+        "    proposer, notes = make(settings, directory, ledger, *more)\n"
+        "    propose = proposer.propose\n"
+        "    def pay(context):\n"
+        "        ledger.settle(ledger.reserve(1.0, agent='optimizer', purpose='propose'), 1.0, 'ok')\n"
+        "        return propose(context)\n"
+        "    proposer.propose = pay\n"
+        "    return proposer, notes\n"
+        "night.make_proposer = costly\n"
         "from autoresearch.cli import main\n"
         "main()\n"
     )
@@ -142,10 +152,17 @@ def test_a_cost_cap_has_its_own_exit_code(workspace, autoresearch, tmp_path, jou
     done = autoresearch("--max-cost", "2", **options)
     assert done.returncode == 3, done.stderr
     assert "stopped: 2.00 dollars are spent (--max-cost)" in done.stdout
+    assert done.stdout.endswith("raise the cap to go on; the run resumes where it is\n")
+    assert re.search(r"#1 .* s  \$1\.000  ", done.stdout)
     status = document(autoresearch("status", "--json", cwd=workspace))
     assert (status["experiments"], status["cost_usd"]) == (2, 2.0)
     assert autoresearch("--max-cost", "2", **options).returncode == 3, "also on resume, and nothing is spent"
-    assert autoresearch("status", cwd=workspace).stdout.count("2 experiments") == 1
+    text = autoresearch("status", cwd=workspace).stdout
+    assert text.count("2 experiments") == 1
+    assert "calls cost 2.00 dollars" in text
+    done = autoresearch("--max-cost", "2.5", **options)
+    assert done.returncode == 3, "a higher cap goes on as far as it reaches"
+    assert "stopped: the next call could cost 1.0000 dollars, and 0.5000 are left (--max-cost)" in done.stdout
 
 
 def test_plain_lines(workspace, autoresearch, ideas):

@@ -22,8 +22,8 @@ from autoresearch.core.decide import (
     next_step,
     shrink,
 )
-from autoresearch.core.history import Prior
 from autoresearch.core.noise import estimate, fresh_seed, pooled, spread_among
+from autoresearch.core.records import Prior
 from autoresearch.core.task import Rules
 
 RULES = Rules(keep_z=2.5)

@@ -75,6 +75,15 @@ def test_history_of_a_run() -> None:
                 "origin": "x.py",
                 "cost_usd": 0.25,
             },
+            {
+                "event": "call",
+                "id": "c",
+                "n": 6,
+                "agent": "claude",
+                "worst_usd": 0.5,
+                "time": "2026-11-30T22:00:00+00:00",
+            },
+            {"event": "charged", "id": "c", "usd": 0.25, "outcome": "end_turn"},
             {"event": "something of a later version", "n": 99},
             {"event": "stopped", "reason": "the proposals are used up"},
         ]
@@ -87,7 +96,7 @@ def test_history_of_a_run() -> None:
     assert history.stop_reason == "the proposals are used up"
     assert history.origins == {"0.py", "1.py", "2.py", "3.py", "4.py", "5.py", "x.py"}
     assert history.normalized_hashes == {f"n{n}" for n in range(6)}
-    assert history.refusals == [(6, "duplicate", "again", "x.py")]
+    assert history.refusals == [(6, "duplicate", "again", "x.py", "")]
     assert history.cost_usd == 0.25
     record = history.experiments[1]
     assert (record.blob, record.commit, record.hypothesis, record.category) == ("1" * 40, "1" * 40, "idea 1", "model")

@@ -37,6 +37,8 @@ EVENTS = [
     *experiment(1, "keep", 1.5),
     *experiment(2, "discard", 1.8),
     *experiment(3, "crash", None, category="batch"),
+    {"event": "call", "id": "a", "n": 4, "agent": "claude", "worst_usd": 1.0, "time": "2026-11-30T22:00:00+00:00"},
+    {"event": "charged", "id": "a", "usd": 0.25},
     {"event": "refused", "n": 4, "reason": "a duplicate of experiment 1", "cost_usd": 0.25},
 ]
 AUDIT = ({"n": 0, "k": 0, "test_bpb": 2.1}, {"n": 1, "k": 0, "test_bpb": 9.0}, {"n": 1, "k": 0, "test_bpb": 1.7})

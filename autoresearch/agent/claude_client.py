@@ -1,0 +1,369 @@
+"""Requests to the Messages API by the official SDK: each attempt settled in the ledger, outages waited out.
+
+The SDK's own retries are off: every attempt is to be a line of the journal, and none may begin without its worst case
+under the caps. Sent are the model, max_tokens, system, tools and messages, nothing else: models since Opus 4.7 refuse
+sampling parameters, budgets of thinking tokens and a prefilled answer, and none that thinks takes a forced tool choice.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from autoresearch.agent.ledger import Ledger, Usage
+from autoresearch.agent.prices import Prices
+from autoresearch.agent.proposer import RoundFailed
+from autoresearch.core.agent_settings import Outages
+from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.process import one_line
+
+if TYPE_CHECKING:
+    import anthropic
+
+LEAST_TOKENS = 4_000
+"""Of an answer: below it a model that thinks first would say nothing."""
+HIDDEN_TOKENS = 1_500
+"""More than what the API adds to a request of its own, e.g. how tools are called (some 350 tokens)."""
+TURN_TOKENS = 100
+"""More than what it adds to a message: its role, and where it ends."""
+_INSTALL = "install it: pip install 'autoresearch[claude]'"
+_NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
+"""Errors of the SDK's transport that come before a byte of the request is on its way."""
+
+_GATEWAY = frozenset({502, 504, 524})
+"""Statuses by which something between here and the server says that the server didn't answer it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    content: list[dict[str, Any]]
+    """Blocks as they were served, to be sent back unchanged, thinking included."""
+    stop_reason: str
+    usage: Usage
+    model: str
+    """That answered, as the server names it."""
+    sent: int
+    """Messages in the request."""
+    detail: str = ""
+    """Why it stopped, where the server says more, e.g. of a refusal."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the request and the answer together."""
+        return sum(self.usage)
+
+
+class _Outage(NamedTuple):
+    """An attempt that failed and may be repeated."""
+
+    kind: str
+    reason: str
+    billed: bool
+    """Whether it can have cost something."""
+    wait: float | None = None
+    """Seconds that the server asks for."""
+
+
+class ClaudeClient:
+    """Asks one model.
+
+    Args:
+        model: as the API names it.
+        ledger: where each attempt is reserved and settled.
+        prices: of models.
+        outages: how often and how long is retried.
+        timeout_seconds: of one request.
+        agent: in whose name the ledger charges.
+        sleep, jitter: of the waits; jitter is a share, 0..1.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        ledger: Ledger,
+        prices: Prices,
+        outages: Outages,
+        timeout_seconds: float,
+        agent: str = "claude",
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.model = model
+        self._ledger, self._prices, self._outages, self._agent = ledger, prices, outages, agent
+        self._timeout, self._sleep, self._jitter = timeout_seconds, sleep, jitter
+
+    def ask(
+        self,
+        system: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
+        max_tokens: int,
+        purpose: str = "propose",
+        previous: Answer | None = None,
+    ) -> Answer:
+        """Send a request, again and again where the server can't be reached or is overloaded.
+
+        Args:
+            max_tokens: of the answer; less where a cap leaves no room for as many.
+            purpose: for the journal.
+            previous: the answer before in the same conversation, whose usage says how long most of this request is.
+
+        Raises:
+            RoundFailed: no answer came, after all retries.
+            RoundCapReached, CostCapReached: see `Ledger.reserve`.
+            AutoresearchError: the server refuses the request: a wrong key or model, or a request that it can't read.
+        """
+        bound = tokens_bound(system, tools, messages, previous)
+        for attempt in count():
+            done = self._attempt(system, tools, messages, self._affordable(bound, max_tokens), bound, purpose)
+            if isinstance(done, Answer):
+                return done
+            if attempt >= self._outages.retries:
+                tries = f", {attempt + 1} tries" if attempt else ""
+                raise RoundFailed(done.kind, f"{self.model}: {done.reason}{tries}")
+            self._sleep(self._wait(attempt, done.wait))
+        raise AssertionError("unreachable")
+
+    def _attempt(
+        self,
+        system: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
+        max_tokens: int,
+        bound: int,
+        purpose: str,
+    ) -> Answer | _Outage:
+        """One request, settled whatever comes of it."""
+        sdk = self._connected()
+        worst = self._prices.worst_of(self.model, bound, max_tokens)
+        call = self._ledger.reserve(worst, agent=self._agent, purpose=purpose, model=self.model)
+        request: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": max_tokens,
+            "system": system,
+            "messages": messages,
+            **({"tools": tools} if tools else {}),
+        }
+        try:
+            with sdk:
+                raw = sdk.messages.with_raw_response.create(**request)
+            answer = _answer(raw.http_response.content, len(messages))
+        except BaseException as error:
+            try:
+                outage = self._outage(error)
+            except AutoresearchError as refused:
+                # The server answered with an error instead of a message: nothing was computed, nothing is billed.
+                self._ledger.settle(call, 0.0, one_line(refused.message))
+                raise
+            if outage is None:
+                self._ledger.settle(call, worst, f"interrupted: {type(error).__name__}; charged at its worst case")
+                raise
+            # An error status says that no message was made, but for a gateway's, which doesn't know. Nor does a
+            # connection that broke, or a wait that ended here: the message may have been made, and is billed then.
+            note = "; perhaps billed: charged at its worst case" if outage.billed else ""
+            self._ledger.settle(call, worst if outage.billed else 0.0, f"{outage.kind}: {outage.reason}{note}")
+            return outage
+        cost = self._prices.cost_of(self.model, answer.usage)
+        self._ledger.settle(call, cost, answer.stop_reason, answer.usage)
+        return answer
+
+    def _affordable(self, bound: int, max_tokens: int) -> int:
+        """The longest answer up to `max_tokens` that the caps leave room for, but not less than LEAST_TOKENS.
+
+        Where that is too much, the ledger refuses it and says which cap it was.
+        """
+        room = self._ledger.room()
+        if room is None or self._prices.worst_of(self.model, bound, max_tokens) <= room:
+            return max_tokens
+        low, high = min(LEAST_TOKENS, max_tokens), max_tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._prices.worst_of(self.model, bound, middle) <= room:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _wait(self, attempt: int, asked: float | None) -> float:
+        """Seconds before the next attempt: what the server asks for, else doubled each time; jitter is added."""
+        outages = self._outages
+        wait = outages.base_seconds * 2**attempt if asked is None else asked
+        return float(min(wait * (1 + 0.25 * self._jitter()), outages.max_seconds))
+
+    def _connected(self) -> anthropic.Anthropic:
+        """A client of the SDK, for one request: by the next one, minutes later, its connection would be stale, and a
+        request that breaks on a stale connection is charged.
+
+        Raises:
+            AutoresearchError: it isn't installed, or no key is at hand.
+        """
+        try:
+            import anthropic
+        except ImportError as error:
+            raise AutoresearchError(f"the agent claude needs the anthropic SDK: {error}", _INSTALL) from error
+        # A server of one's own may need no key, but the SDK insists on one.
+        dummy = "none" if os.environ.get("ANTHROPIC_BASE_URL") and not _credentials() else None
+        try:
+            return anthropic.Anthropic(api_key=dummy, max_retries=0, timeout=self._timeout)
+        except (anthropic.AnthropicError, ValueError, TypeError) as error:
+            raise AutoresearchError(f"the anthropic SDK can't be set up: {_public(str(error))}", _KEY) from error
+
+    def _outage(self, error: BaseException) -> _Outage | None:
+        """What an error means; None where it is none of the server's or the network's.
+
+        Raises:
+            AutoresearchError: asking again would not help.
+        """
+        import anthropic
+
+        if isinstance(error, _Malformed):
+            return _Outage("malformed", str(error), billed=True)
+        if isinstance(error, anthropic.APITimeoutError):
+            sent = type(error.__cause__).__name__ not in _NEVER_SENT
+            return _Outage("timeout", f"no answer within {self._timeout:g} s" if sent else "can't be reached", sent)
+        if isinstance(error, anthropic.APIConnectionError):
+            cause = error.__cause__
+            reason = f"{type(cause).__name__} {cause}" if cause else str(error)
+            return _Outage("connection", one_line(reason), billed=type(cause).__name__ not in _NEVER_SENT)
+        if isinstance(error, anthropic.APIStatusError):
+            return self._status(error)
+        # A TypeError is how the SDK says that it has no key at all.
+        keyless = isinstance(error, TypeError) and "authentication" in str(error)
+        if keyless or isinstance(error, anthropic.AnthropicError):
+            raise AutoresearchError(f"the request can't be sent: {_public(str(error))}", _KEY) from error
+        return None
+
+    def _status(self, error: anthropic.APIStatusError) -> _Outage:
+        status, said = error.status_code, _public(error.api_message or error.message)
+        if status in (408, 409, 429) or status >= 500:
+            kind = {429: "rate limit", 529: "overloaded", 503: "overloaded", 408: "timeout"}.get(status, "server error")
+            wait = _retry_after(error.response.headers)
+            return _Outage(kind, f"{status} {said}", billed=status in _GATEWAY, wait=wait)
+        hint = {
+            401: _KEY,
+            402: "see to the billing of the account",
+            403: f"this key may not use the model {self.model!r}; {_KEY}",
+            404: f"is {self.model!r} the name of a model? [claude] model names another one; "
+            "ANTHROPIC_BASE_URL says where it is asked for",
+        }.get(status, "the request was refused as it is; see what the server says")
+        raise AutoresearchError(f"{self.model}: {status} {said}", hint) from error
+
+
+class _Malformed(Exception):
+    """An answer with status 200 that isn't a message."""
+
+
+_KEY = "set ANTHROPIC_API_KEY to a valid key, or ANTHROPIC_BASE_URL to a server that needs none"
+
+
+def tokens_bound(
+    system: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, Any]],
+    previous: Answer | None = None,
+) -> int:
+    """At most so many tokens has a request: a token of text stands for one byte of UTF-8 or more.
+
+    Of a conversation that went on from `previous` only what was added after it is counted in bytes.
+    """
+    if previous is None:
+        return _bytes(system) + _bytes(tools) + _bytes(messages) + HIDDEN_TOKENS
+    added = messages[previous.sent :]
+    if added and added[0]["role"] == "assistant":
+        added = added[1:]  # the previous answer itself, counted by its output
+    return previous.tokens + _bytes(added) + TURN_TOKENS * (1 + len(added))
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _answer(body: bytes, sent: int) -> Answer:
+    """Read a message.
+
+    Raises:
+        _Malformed: it is none, or doesn't say what it used.
+    """
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise _Malformed(f"the answer is not JSON: {one_line(body[:100].decode('utf-8', 'replace'))!r}") from error
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list) or not all(
+        isinstance(b, dict) and isinstance(b.get("type"), str) for b in content
+    ):
+        raise _Malformed("the answer is no message: it has no list of content blocks")
+    if any(b["type"] == "tool_use" and not all(isinstance(b.get(k), str) for k in ("id", "name")) for b in content):
+        raise _Malformed("the answer uses a tool without an id or a name")
+    details = message.get("stop_details")
+    detail = "" if not isinstance(details, dict) else f"{details.get('category') or ''}: {details.get('explanation')}"
+    return Answer(
+        content=content,
+        stop_reason=one_line(str(message.get("stop_reason"))),
+        usage=_usage(message.get("usage")),
+        model=one_line(str(message.get("model", ""))),
+        sent=sent,
+        detail=one_line(detail),
+    )
+
+
+def _usage(data: Any) -> Usage:
+    def tokens(source: Any, name: str) -> int:
+        value = source.get(name) if isinstance(source, dict) else None
+        if value is None:
+            return 0
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise _Malformed(f"the answer's usage has {name} {value!r}")
+        return value
+
+    if not isinstance(data, dict) or "input_tokens" not in data or "output_tokens" not in data:
+        raise _Malformed("the answer doesn't say how many tokens it used")
+    written = tokens(data, "cache_creation_input_tokens")
+    # Where the lifetimes aren't told apart, all is taken for the dearer one.
+    short = min(written, tokens(data.get("cache_creation"), "ephemeral_5m_input_tokens"))
+    return Usage(
+        input=tokens(data, "input_tokens"),
+        output=tokens(data, "output_tokens"),
+        cache_write=short,
+        cache_write_hour=written - short,
+        cache_read=tokens(data, "cache_read_input_tokens"),
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait: a number of them, or a date."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            moment = email.utils.parsedate_tz(value)
+            if moment is None:
+                continue
+            seconds = email.utils.mktime_tz(moment) - time.time()
+        if seconds >= 0:  # also not-a-number ends here
+            return seconds
+    return None
+
+
+def _credentials() -> bool:
+    """Whether the SDK would find a key, a token, or where to get one."""
+    names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "ANTHROPIC_FEDERATION_RULE_ID")
+    return any(os.environ.get(name) for name in names)
+
+
+def _public(text: str) -> str:
+    """What a server said, in one line, without a key that it may have repeated."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        if secret := os.environ.get(name):
+            text = text.replace(secret, "…")
+    return one_line(text)[:300]
