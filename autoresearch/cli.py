@@ -155,7 +155,7 @@ def prepare(workspace: Path, verbose: bool, debug: bool, as_json: bool, **given:
 
 @main.command()
 @click.option("--train", type=click.Path(path_type=Path, dir_okay=False), help="File to measure; default: train.py.")
-@click.option("--seed", type=int, help="Of this measurement; default: a fresh one of the run.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of this measurement; default: a fresh one of the run.")
 @click.option("--record", is_flag=True, help="Lint, commit, measure, judge and journal it as an experiment of the run.")
 @click.option("-m", "--message", help="The hypothesis, with --record.")
 @click.option("--tag", default="", help="Run to record in.")

@@ -14,9 +14,9 @@ from autoresearch.agent.lab import Lab
 from autoresearch.core import noise, spreads
 from autoresearch.core.awake import kept_awake
 from autoresearch.core.contract import Result
-from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.errors import AutoresearchError, UsageError
 from autoresearch.core.interval import spread_limits
-from autoresearch.core.records import Record
+from autoresearch.core.records import Calibrating, Record
 from autoresearch.core.suspect import counted
 from autoresearch.core.task import SETTINGS
 from autoresearch.core.view import View
@@ -78,8 +78,11 @@ def calibrate(
         AutoresearchError: two measurements in a row failed; see also `open_run`.
     """
     place = folder.find_workspace(directory)
-    if not tag and (place / SETTINGS).is_file():
-        tag = start.latest_tag(Workspace(place))
+    if (place / SETTINGS).is_file():
+        tags = Workspace(place).tags()
+        if tag and tags and tag not in tags:
+            raise UsageError(f"no run {tag!r} in {place}", "runs: " + ", ".join(tags))
+        tag = tag or start.latest_tag(Workspace(place))
     with start.open_run(directory, tag, options, None, view) as run:
         lab = Lab(run, run.executor(), view)
         reason = "calibrating was interrupted"
@@ -98,17 +101,28 @@ def calibrate(
         return found, noise.spread_of(lab.history, run.settings.rules)
 
 
+def _begun(lab: Lab) -> Calibrating:
+    """The calibration of the incumbent that is under way; where it was cut off, it goes on."""
+    number, key = lab.incumbent.number, lab.run.key
+    begun = lab.history.calibration
+    if begun is None or (begun.number, begun.key) != (number, key):
+        lab.log("calibrating", n=number, key=key, first=len(lab.incumbent.results))
+        begun = lab.history.calibration
+        assert begun is not None
+    return begun
+
+
 def _repeated(lab: Lab, repeats: int, view: View) -> tuple[Record, list[Result]]:
     """The incumbent with so many measurements more, and these; another one where it is withdrawn on the way."""
-    number, before = lab.incumbent.number, len(lab.incumbent.results)
+    number = lab.incumbent.number
     while True:
         if lab.incumbent.number != number:
-            number, before = lab.incumbent.number, len(lab.incumbent.results)
+            number = lab.incumbent.number
             view.note(f"calibrating starts again with #{number}, the incumbent")
-        made = lab.incumbent.results[before:]
+        made = lab.incumbent.results[_begun(lab).first :]
         taken = counted(made, lambda result: result)
-        if len(taken) == repeats:
-            return lab.incumbent, taken
+        if len(taken) >= repeats:
+            return lab.incumbent, taken[:repeats]
         if len(made) >= 2 and all(result.status != "ok" for result in made[-2:]):
             raise AutoresearchError(
                 f"two measurements in a row failed: {made[-1].status}: {made[-1].reason}",
@@ -130,14 +144,19 @@ def _slope(
     centre = median(result.steps for result in results)
     fewer = max(1, round(FEWER * centre))
     more = max(fewer + 1, round(MORE * centre))
-    seed = noise.fresh_seed(lab.run.settings.seed, SEEDS - record.number, len(record.results))
+    begun = _begun(lab)
+    seed = noise.fresh_seed(lab.run.settings.seed, SEEDS - record.number, begun.first)
     points: list[tuple[int, float]] = []
     for steps in (fewer, more):
+        if steps in begun.points:
+            points.append((steps, begun.points[steps]))
+            continue
         result = lab.try_steps(record.number, steps, seed, f"calibrating #{record.number}: {steps} steps")
         if result.val_bpb is None or result.steps != steps:
             reason = f"{result.status}: {result.reason}" if result.val_bpb is None else f"only {result.steps} fitted"
             view.note(f"  {steps} steps could not be measured, so the sources of the spread stay unknown: {reason}")
             return None, points
+        lab.log("slope", n=record.number, steps=steps, val_bpb=result.val_bpb)
         points.append((steps, result.val_bpb))
     (_, first), (_, second) = points
     return (second - first) / math.log(more / fewer), points

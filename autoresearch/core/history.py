@@ -17,6 +17,8 @@ Events, in the order of an experiment's life (write-ahead: each is on the disk b
                                                               measurements may follow: an incumbent's fresh seeds
     anchored   n, value, value_n                              a kept experiment is worth this from now on
     withdrawn  n, reason                                      a keep that fresh measurements didn't bear out
+    calibrating n, key, first (k of its first measurement)    the measurements from there on are a calibration's
+    slope      n, steps, val_bpb                              one of its points with a fixed number of steps
     calibrated n, and what `agent.calibrate` found            changes nothing: its measurements were told before
     stopped    reason
     resumed    comparability_key, rules, prior
@@ -35,7 +37,7 @@ from typing import Any, get_args
 from autoresearch.core.contract import Result, Verdict
 from autoresearch.core.decide import Candidate, Score
 from autoresearch.core.errors import DataError
-from autoresearch.core.records import Charge, Counts, Outage, Prior, Record, Refusal, Started
+from autoresearch.core.records import Calibrating, Charge, Counts, Outage, Prior, Record, Refusal, Started
 from autoresearch.core.task import Rules
 
 _VERDICTS = frozenset(get_args(Verdict))
@@ -63,6 +65,8 @@ class History:
         """Thresholds of the run, or of its latest resumption."""
         self.priors: dict[str, Prior] = {}
         """By comparability key."""
+        self.calibration: Calibrating | None = None
+        """That was begun and isn't finished."""
         self.stop_reason = ""
         """Of the last stop; "" while the run goes on, also when it was killed."""
         self.charges: list[Charge] = []
@@ -88,6 +92,9 @@ class History:
             "decided": self._decided,
             "anchored": self._anchored,
             "withdrawn": self._withdrawn,
+            "calibrating": self._calibrating,
+            "slope": self._slope,
+            "calibrated": self._calibrated,
             "stopped": self._stopped,
             "resumed": self._resumed,
         }
@@ -330,6 +337,18 @@ class History:
         if not record.kept:
             raise ValueError(f"experiment {record.number}, which is not kept")
         self._update(record, withdrawn=event["reason"])
+
+    def _calibrating(self, event: Mapping[str, Any]) -> None:
+        self.calibration = Calibrating(event["n"], event["key"], event["first"])
+
+    def _slope(self, event: Mapping[str, Any]) -> None:
+        if self.calibration is None:
+            raise ValueError("outside of a calibration")
+        points = {**self.calibration.points, event["steps"]: event["val_bpb"]}
+        self.calibration = self.calibration._replace(points=points)
+
+    def _calibrated(self, event: Mapping[str, Any]) -> None:
+        self.calibration = None
 
     def _stopped(self, event: Mapping[str, Any]) -> None:
         self.stop_reason = event["reason"]

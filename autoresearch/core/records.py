@@ -59,6 +59,19 @@ class Prior(NamedTuple):
     """Degrees of freedom."""
 
 
+class Calibrating(NamedTuple):
+    """A calibration that is under way, or was cut off."""
+
+    number: int
+    """Of the experiment that is measured."""
+    key: str
+    """Comparability key."""
+    first: int
+    """k of its first measurement."""
+    points: Mapping[int, float] = {}
+    """Score in bits per byte by fixed number of steps."""
+
+
 class Counts(NamedTuple):
     """All without the baseline."""
 

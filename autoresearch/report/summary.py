@@ -100,7 +100,7 @@ def cost_by_agent(history: History) -> dict[str, float]:
 
 
 def _measured(state: State, record: Record | None) -> dict[str, Any]:
-    if record is None or record.value is None:
+    if record is None or record.value is None or record.value_key != state.history.comparability_key:
         return {"val_bpb": None, "n": 0, "spread": None}
     return {"val_bpb": record.value, "n": record.value_n, "spread": spread(state.history).value}
 
@@ -212,8 +212,11 @@ def _test_gain(state: State) -> str:
         return ""
     mean: dict[int, float] = {}
     for number in (0, best.number):
+        keys = [result.comparability_key for result in state.history.experiments[number].results]
+        here = {k for k, key in enumerate(keys) if key == state.history.comparability_key}
         # The line written last counts: a measurement that was cut off may have left one behind.
-        values = {a["k"]: float(a["test_bpb"]) for a in state.audit if a["n"] == number and "test_bpb" in a}
+        audit = [a for a in state.audit if a["n"] == number and a["k"] in here]
+        values = {a["k"]: float(a["test_bpb"]) for a in audit if "test_bpb" in a}
         if not values:
             return ""
         mean[number] = sum(values.values()) / len(values)

@@ -119,6 +119,27 @@ def test_two_failures_in_a_row_end_it(calibrate, machine, place):
     assert events(place)[-1]["reason"] == "calibrating was interrupted"
 
 
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_one_that_was_killed_goes_on_where_it_was(calibrate, machine, place, monkeypatch, cut):
+    """`cut` measurements after the baseline's: among the repeats, and between the two points of the slope."""
+    measured = type(machine).measure
+
+    def killed(self, *args):
+        if len(self.measured) > cut:
+            raise KeyboardInterrupt
+        return measured(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(machine), "measure", killed)
+        calibrate(3)
+    found, used = calibrate(3)
+    assert (found.repeats, used.measured) == (3, 3)
+    seeds = [seed for _, seed in machine.measured]
+    assert len(seeds) == 6 and len(set(seeds)) == 5, "nothing twice; both points of the slope have one seed"
+    again, _ = calibrate(3)
+    assert again.repeats == 3 and len(machine.measured) == 11, "one that is finished isn't gone on with"
+
+
 def test_a_keep_that_is_withdrawn_on_the_way(calibrate, machine, place, lab_of, listener, listed):
     machine.changes = {1: {"val_bpb": 1.9}}
     search(lab_of(machine), listed(a=2.1), listener)

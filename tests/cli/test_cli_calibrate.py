@@ -32,6 +32,13 @@ def test_calibrate_as_json_in_a_new_folder(autoresearch, tmp_path):
     assert found["decides_by"]["measured"] == 2
 
 
+def test_a_misspelt_tag_starts_no_run(autoresearch, workspace):
+    assert autoresearch("--agent", "random", "--max-experiments", "1", "--tag", "one", cwd=workspace).returncode == 0
+    done = autoresearch("calibrate", "--tag", "onne", cwd=workspace)
+    assert (done.returncode, "no run 'onne'" in done.stderr, "runs: one" in done.stderr) == (2, True, True)
+    assert not (workspace / ".autoresearch" / "onne").exists()
+
+
 def test_too_few_repeats(autoresearch, workspace):
     for repeats in ("1", "0", "some"):
         done = autoresearch("calibrate", "--repeats", repeats, cwd=workspace)

@@ -25,6 +25,7 @@ def complaint(done, code: int) -> tuple[str, str]:
         (["--max-experimens", "3"], "No such option '--max-experimens'", "autoresearch run --help"),
         (["statu"], "No such command 'statu'", "autoresearch --help"),
         (["--max-experiments", "0"], "'--max-experiments'", "autoresearch run --help"),
+        (["experiment", "--seed", "-1"], "'--seed'", "autoresearch experiment --help"),
         (["--max-cost", "0"], "'--max-cost'", "autoresearch run --help"),
         (["--budget", "-1"], "'--budget'", "autoresearch run --help"),
         (["--budget", "nan"], "train_seconds", ""),

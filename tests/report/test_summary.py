@@ -126,6 +126,9 @@ def test_scores_of_two_machines_are_not_held_against_each_other(state):
     assert "best 0.7000 bpb; the baseline was measured on another machine" in text
     assert "gain 1.3" not in text
     assert "-1.3" not in text
+    assert "held-out" in summary.report_text(state()) and "held-out" not in text, "scores of the other machine"
+    status = summary.status(elsewhere)
+    assert (status["baseline"]["val_bpb"], status["best"]["val_bpb"]) == (None, 0.7)
 
 
 def test_which_run_is_read(tmp_path, monkeypatch):
