@@ -116,7 +116,9 @@ def machine_options(command: F) -> F:
         click.option("--budget", type=POSITIVE, help="Training time of one experiment, in seconds."),
         click.option("--preset", help="Task preset; default: the one that fits the machine."),
         click.option("--device", help='Device of the backend, e.g. "cpu": the same code without the accelerator.'),
-        click.option("--backend", help="cuda, null, or another installed one; default: the best one usable here."),
+        click.option(
+            "--backend", help="cuda, mlx, jax, null, or another installed one; default: the best one usable here."
+        ),
     ):
         command = option(command)
     return command

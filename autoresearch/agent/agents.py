@@ -16,6 +16,7 @@ from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.prices import load_prices
 from autoresearch.agent.proposer import Proposal, Proposer
 from autoresearch.agent.reader import Reader
+from autoresearch.agent.scripted import Scripted
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import UsageError, did_you_mean
 from autoresearch.core.task import Settings
@@ -138,6 +139,8 @@ def check_ready(settings: Settings, directory: Path) -> None:
     for part in parts:
         if part.kind == "command":
             command_line(part.argument)
+        if part.kind == "script":
+            Scripted(Path(part.argument))
     check_prices(settings, directory)
 
 
@@ -221,8 +224,6 @@ def _make(part: Part, settings: Settings, directory: Path, ledger: Ledger, reade
 
         return Command(part.argument, settings.command, ledger, hidden=directory)
     if part.kind == "script":
-        from autoresearch.agent.scripted import Scripted
-
         return Scripted(Path(part.argument))
     from autoresearch.agent.optimizer import Optimizer, RandomSearch
 

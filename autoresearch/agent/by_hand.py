@@ -12,11 +12,12 @@ from autoresearch.agent.isolation import choose_sandbox
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.proposer import Proposal
 from autoresearch.core import candidate, noise, registry
+from autoresearch.core.constants import constants, moved
 from autoresearch.core.contract import Result
 from autoresearch.core.errors import CandidateFailure, UsageError
 from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.harness import harness_hash
-from autoresearch.core.view import View
+from autoresearch.core.view import View, show_command
 
 
 def _read(path: Path) -> str:
@@ -100,6 +101,8 @@ def record(
         try:
             lab.begin()
             if not is_baseline:
+                if told := _difference(lab, source):
+                    view.note(told)
                 lab.finish(lab.record(proposal, "hand"))
         finally:
             lab.log("stopped", reason="one experiment by hand")
@@ -114,6 +117,22 @@ def record(
             "commit": made.commit,
             "incumbent": {"experiment": best.number, "val_bpb": best.value, "commit": best.commit},
         }
+
+
+def _difference(lab: Lab, source: str) -> str:
+    """Which constants differ from the incumbent's: an edit of an older file undoes what was kept since."""
+    incumbent = lab.incumbent
+    try:
+        values = {name: constant.value for name, constant in constants(source).items()}
+    except (SyntaxError, ValueError, UsageError):
+        return ""
+    changes = [f"{name} {before} → {after}" for name, (before, after) in moved(incumbent.constants, values).items()]
+    if incumbent.number == 0 or not changes:
+        return ""
+    return (
+        f"against experiment {incumbent.number}, the incumbent: {', '.join(changes)}; to start from it: "
+        f"{show_command(lab.run.workspace.directory, incumbent.commit)}"
+    )
 
 
 def summary(result: Result) -> str:

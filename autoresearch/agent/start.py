@@ -22,7 +22,7 @@ from autoresearch.core.executor import LocalExecutor
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
 from autoresearch.core.records import Charge
-from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_settings, read_toml
+from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_preset, load_settings, read_toml
 from autoresearch.core.view import View, gain_text, show_command
 from autoresearch.core.workspace import Workspace
 from autoresearch.prepare.build import cache_root, prepare
@@ -199,6 +199,9 @@ def resumed(history: History, options: Mapping[str, Any], tag: str) -> dict[str,
     given = options.get("task", {})
     changed += ["--budget" for name, value in given.items() if was["task"].get(name) != value]
     if changed:
+        # A misspelt name is told first.
+        registry.facts(options.get("backend", was["backend"]))
+        load_preset(options.get("preset", was["preset"]))
         raise UsageError(
             f"run {tag!r} was started with another {', '.join(changed)}: its scores would not be comparable",
             "start a new run with --tag NAME, or leave the option out to go on with this one",

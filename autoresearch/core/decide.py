@@ -246,6 +246,11 @@ def _judge(pending: Candidate, incumbent: Candidate, spread: float, rules: Rules
             told = f"#{pending.number} is {decision.reason}: a fresh measurement of the incumbent comes first"
             return Measure(incumbent.number, told)
         return Measure(pending.number, decision.reason)
+    if decision.action == "keep" and all(score.suspect for score in used):
+        # A machine that became faster would be kept in the candidate's name.
+        reason = _flagged(f"{decision.reason}, but no score is clean", used)
+        unclear = decision.z >= rules.retest_z
+        return Decide(pending.number, "discard", reason, _mean(scores), decision.z, near_miss=unclear)
     return Decide(
         pending.number,
         decision.action,

@@ -29,6 +29,8 @@ class Outcome:
     hypothesis: str
     failure: str = ""
     """The reason of a failure."""
+    suspect: bool = False
+    """Whether it was judged by a measurement that the machine may have disturbed."""
     cost_usd: float = 0.0
     """Of the calls that proposed it."""
 
@@ -48,6 +50,7 @@ def outcome_of(record: Record, change: float | None, cost_usd: float = 0.0) -> O
         seconds=sum(result.total_seconds for result in record.results),
         hypothesis=record.hypothesis,
         failure=record.reason if record.failed else "",
+        suspect=bool(record.results) and bool(record.results[-1].suspect),
         cost_usd=cost_usd,
     )
 

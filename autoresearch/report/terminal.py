@@ -24,7 +24,7 @@ _STYLES = {"keep": "bold green", "discard": "dim", "baseline": "bold"}
 
 def outcome_line(outcome: Outcome, width: int | None = None) -> str:
     """Number, verdict, score, change against the incumbent, seconds, dollars where it cost any, what was tried; after
-    a failure, why.
+    a failure, why; whether the machine may have made the score.
 
     Args:
         width: columns that are there; a long hypothesis is cut to fit, the reason of a failure is not.
@@ -35,7 +35,7 @@ def outcome_line(outcome: Outcome, width: int | None = None) -> str:
     head = f"#{outcome.number:<3d} {verdict:<13s} {score} bpb {change} {outcome.seconds:6.1f} s  "
     if outcome.cost_usd:
         head += f"${outcome.cost_usd:.3f}  "
-    failure = f": {outcome.failure}" if outcome.failure else ""
+    failure = f": {outcome.failure}" if outcome.failure else " (suspect)" if outcome.suspect else ""
     room = None if width is None else max(20, width - len(head) - len(failure))
     return head + _short(outcome.hypothesis, room) + failure
 

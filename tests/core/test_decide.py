@@ -191,11 +191,16 @@ def test_a_suspect_measurement_is_repeated_once_and_does_not_count(suspect):
     assert step(pending(suspect, 1.0, number=0)).value == 1.0
 
 
-def test_a_repeat_that_is_suspect_too_is_used_and_said():
+def test_a_repeat_that_is_suspect_too_is_judged_and_said_but_keeps_nothing():
+    """A machine that became faster would be kept in the candidate's name."""
     judged = step(BASELINE, pending(SUSPECT, Score(0.95, suspect="busy")))
-    assert (judged.verdict, judged.val_bpb) == ("keep", 0.95)
-    assert "suspect, also when repeated: busy" in judged.reason
+    assert (judged.verdict, judged.val_bpb, judged.value, judged.near_miss) == ("discard", 0.95, None, True)
+    assert "no score is clean (suspect, also when repeated: busy)" in judged.reason
+    assert step(BASELINE, pending(SUSPECT, Score(1.05, suspect="busy"))).near_miss is False
     assert step(BASELINE, pending(PAUSED, PAUSED)).verdict == "crash"
+    assert step(pending(SUSPECT, SUSPECT, number=0)).verdict == "keep", "of a baseline"
+    retested = step(BASELINE, pending(SUSPECT, Score(0.992, suspect="busy"), 0.98))
+    assert retested.verdict == "keep", "its retest is clean"
 
 
 def test_a_suspect_retest_is_repeated_too():
