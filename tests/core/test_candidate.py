@@ -350,9 +350,10 @@ def train(experiment):
     torch.manual_seed(experiment.seed)
     rng = np.random.default_rng(experiment.seed)
     key = jax.random.PRNGKey(experiment.seed)
-    return model(rng, key, SHIFT)
+    generator = torch.Generator().manual_seed(experiment.seed)
+    return model(rng, key, generator, SHIFT)
 """
-TORCH, NUMPY, JAX = DRAWS.splitlines()[10:13]
+TORCH, NUMPY, JAX, GENERATOR = DRAWS.splitlines()[10:14]
 OTHER_DRAWS = [
     (NUMPY, "rng = np.random.default_rng(seed=experiment.seed + 1)"),
     (NUMPY, "rng = np.random.default_rng(np.random.SeedSequence(experiment.seed, spawn_key=(1,)))"),
@@ -385,6 +386,9 @@ OTHER_DRAWS = [
     (JAX, "from jax import random as r\n    key = r.split(r.key(experiment.seed), num=3)[-1]"),
     (JAX, "key = jax.random.PRNGKey(experiment.seed, impl='rbg')"),
     (JAX, "key = mx.random.split(mx.random.key(experiment.seed))[1]"),
+    (GENERATOR, "generator = torch.Generator().manual_seed(round(experiment.seed) + experiment.vocab_size)"),
+    (GENERATOR, "generator = torch.Generator().manual_seed(seed=experiment.seed)"),
+    (TORCH, "(s := experiment.seed + 1)\n    torch.manual_seed(s)"),
     (TORCH, "torch.manual_seed(seed=experiment.seed + 1)"),
     (TORCH, "_ = torch.manual_seed(experiment.seed + 1)"),
     (TORCH, "torch.random.manual_seed(round(experiment.seed) + experiment.vocab_size)"),
@@ -423,7 +427,7 @@ HONEST_EDITS = [
     ("self.seed * 2", "self.seed * 3"),
     ("abs(x)", "abs(y)"),
     ("seed * 2", "seed * 3"),
-    ("Generator(key=x, width=64)", "Generator(key=x, width=32)"),
+    ("Generator(key=seed, width=64)", "Generator(key=seed, width=32)"),
     ("jax.vmap(start)(jax.random.split(x, 4))", "jax.vmap(start)(jax.random.split(x, 8))"),
     ("[jax.random.fold_in(x, i) for i in y]", "[jax.random.fold_in(x, 0) for i in y]"),
     ("jax.random.split(x)[0]", "jax.random.split(y)[0]"),
