@@ -12,10 +12,12 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
+from autoresearch.core.derivation import SEEDING_FUNCTIONS, SEEDING_METHODS, derivation
 from autoresearch.core.errors import CandidateFailure
 from autoresearch.core.seeds import without_seeds
+from autoresearch.core.syntax import DEFINITIONS, Module
 
 MAX_BYTES = 256 * 1024
 
@@ -53,15 +55,9 @@ _FILE_FUNCTIONS = _words(
 )
 _CARRIED = _CARRIED_MODULES | _FILE_FUNCTIONS
 _FORBIDDEN_PATHS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
-_SEEDING_METHODS = frozenset({"manual_seed", "manual_seed_all"})
-_SEEDING_FUNCTIONS = re.compile(
-    r".*\.(seed|default_rng|PRNGKey|RandomState|SeedSequence|MT19937|PCG64|PCG64DXSM|Philox|SFC64)|jax\.random\.key"
-)
-_SEED_PARAMETERS = frozenset({"seed", "rng", "key"})  # assumed to derive from experiment.seed inside a function
 # `torch.backends.cudnn.benchmark = True` sets a flag that the framework offers; it patches nothing.
 _FLAG_MODULES = frozenset({"backends", "config"})
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Problem = tuple[int, str]
 
 
@@ -91,7 +87,7 @@ def lint(source: str, allowed_imports: frozenset[str]) -> None:
     if size > MAX_BYTES:
         raise CandidateFailure("invalid", f"line 1: train.py is {size} bytes long; at most {MAX_BYTES} are allowed")
     try:
-        module = _Module(_parse(source))
+        module = Module(_parse(source))
     except SyntaxError as error:
         raise CandidateFailure("invalid", f"line {error.lineno or 1}: syntax error: {error.msg}") from error
     except (RecursionError, MemoryError) as error:
@@ -110,39 +106,7 @@ def lint(source: str, allowed_imports: frozenset[str]) -> None:
         raise CandidateFailure("invalid", "; ".join(f"line {line}: {text}" for line, text in problems[:3]) + more)
 
 
-class _Module:
-    """A syntax tree with what its imports and definitions bind."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.tree = tree
-        self.nodes = list(ast.walk(tree))
-        self.aliases: dict[str, str] = {}
-        """Name → dotted path of what was imported under it."""
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                for name in node.names:
-                    top = name.name.partition(".")[0]
-                    self.aliases[name.asname or top] = name.name if name.asname else top
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                for name in node.names:
-                    self.aliases[name.asname or name.name] = f"{node.module}.{name.name}"
-        self.bound = {node.name for node in self.nodes if isinstance(node, _DEFINITIONS)}
-        """Names that the file defines, assigns or takes as parameters, e.g. `input`."""
-        self.bound |= {node.arg for node in self.nodes if isinstance(node, ast.arg)}
-        self.bound |= {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-    def path(self, node: ast.expr) -> str:
-        """The dotted path of an attribute chain that starts at an import, e.g. "torch.nn.Module"; "" for others."""
-        attributes: list[str] = []
-        while isinstance(node, ast.Attribute):
-            attributes.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self.aliases:
-            return ""
-        return ".".join([self.aliases[node.id], *reversed(attributes)])
-
-
-def _entry_point_problems(module: _Module) -> Iterator[_Problem]:
+def _entry_point_problems(module: Module) -> Iterator[_Problem]:
     found = [node for node in module.tree.body if isinstance(node, ast.FunctionDef) and node.name == "train"]
     if not found:
         yield 1, "no top-level `def train(experiment)`"
@@ -153,7 +117,7 @@ def _entry_point_problems(module: _Module) -> Iterator[_Problem]:
         yield found[-1].lineno, "train must be callable with one positional argument: `def train(experiment)`"
 
 
-def _import_problems(module: _Module, allowed: frozenset[str]) -> Iterator[_Problem]:
+def _import_problems(module: Module, allowed: frozenset[str]) -> Iterator[_Problem]:
     # `python train.py` hands over to the harness; in the child, the candidate's __name__ is another.
     started_by_hand = {
         id(inner)
@@ -187,7 +151,7 @@ def _import_problems(module: _Module, allowed: frozenset[str]) -> Iterator[_Prob
                 yield node.lineno, f"import of {path}; allowed: {', '.join(sorted(allowed))}"
 
 
-def _name_problems(module: _Module) -> Iterator[_Problem]:
+def _name_problems(module: Module) -> Iterator[_Problem]:
     """Names and attributes that lead around the import list."""
     for node in module.nodes:
         if isinstance(node, ast.Name):
@@ -210,16 +174,16 @@ def _is_forbidden_attribute(name: str) -> bool:
     return (dunder and name not in _ALLOWED_DUNDERS) or name in _FRAME_ATTRIBUTES
 
 
-def _seed_problems(module: _Module) -> Iterator[_Problem]:
+def _seed_problems(module: Module) -> Iterator[_Problem]:
     """Seeds that are not made of `experiment.seed`."""
     functions = {node.name: node for node in module.nodes if isinstance(node, ast.FunctionDef)}
-    derives = _derivation(module, functions)
+    derives = derivation(module)
     for node in module.nodes:
         if not isinstance(node, ast.Call):
             continue
         path = module.path(node.func)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if method in _SEEDING_METHODS or _SEEDING_FUNCTIONS.fullmatch(path):
+        if method in SEEDING_METHODS or SEEDING_FUNCTIONS.fullmatch(path):
             seeds = [*node.args, *(keyword.value for keyword in node.keywords)]
         else:
             seeds = [keyword.value for keyword in node.keywords if keyword.arg == "seed"]
@@ -232,78 +196,7 @@ def _seed_problems(module: _Module) -> Iterator[_Problem]:
             yield node.lineno, f"{path or ast.unparse(node.func)} with a seed that does not come from experiment.seed"
 
 
-def _derivation(module: _Module, functions: Mapping[str, ast.FunctionDef]) -> Callable[[ast.expr], bool]:
-    """Whether an expression holds `experiment.seed`, followed by name through the assignments of the whole file.
-
-    So does the `seed` of any parameter, e.g. `exp.seed` in a helper. A parameter called seed, key or rng counts as
-    derived: what callers hand to a seed is checked at the call. One of another name does where every call in the file
-    hands over what is derived.
-    """
-    handed = _arguments(module)
-    experiments = {"experiment", *(a.arg for function in functions.values() for a in function.args.args)}
-    names = {a.arg for function in functions.values() for a in function.args.args if a.arg in _SEED_PARAMETERS}
-    attributes: set[str] = set()
-
-    def derives(expression: ast.expr) -> bool:
-        for node in ast.walk(expression):
-            if isinstance(node, ast.Name) and node.id in names:
-                return True
-            if isinstance(node, ast.Attribute):
-                owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-                if node.attr in attributes or (node.attr == "seed" and owner in experiments):
-                    return True
-        return False
-
-    for _ in range(8):  # passes; one follows a chain of assignments in the order of the file
-        size = len(names) + len(attributes)
-        names.update(name for name, values in handed.items() if values and all(map(derives, values)))
-        for node in module.nodes:
-            if isinstance(node, ast.keyword) and node.arg and derives(node.value):
-                attributes.add(node.arg)  # Config(seed=experiment.seed)
-            for target in _targets(node, derives):
-                for inner in ast.walk(target):
-                    if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                        names.add(inner.id)
-                    elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
-                        attributes.add(inner.attr)
-        if size == len(names) + len(attributes):
-            break
-    return derives
-
-
-def _arguments(module: _Module) -> dict[str, list[ast.expr]]:
-    """What the calls in the file hand to each parameter of its functions, by the parameter's name."""
-    parameters: dict[str, list[str]] = {}
-    for node in module.nodes:
-        if isinstance(node, ast.FunctionDef):
-            own = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-            parameters[node.name] = own[own[:1] in (["self"], ["cls"]) :]
-    handed: dict[str, list[ast.expr]] = {name: [] for names in parameters.values() for name in names}
-    for node in module.nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if called not in parameters:
-            continue
-        pairs = [*zip(parameters[called], node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
-        for name, value in pairs:
-            if name in handed:
-                handed[name].append(value)
-    return handed
-
-
-def _targets(node: ast.AST, wanted: Callable[[ast.expr], bool]) -> list[ast.expr]:
-    """What a statement assigns to, where its value is wanted."""
-    if isinstance(node, ast.Assign):
-        return node.targets if wanted(node.value) else []
-    if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
-        return [node.target] if node.value is not None and wanted(node.value) else []
-    if isinstance(node, ast.For | ast.comprehension):
-        return [node.target] if wanted(node.iter) else []
-    return []
-
-
-def _patch_problems(module: _Module) -> Iterator[_Problem]:
+def _patch_problems(module: Module) -> Iterator[_Problem]:
     """Assignments to attributes of what was imported."""
     for node in module.nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -379,6 +272,6 @@ def _code_lines(source: str) -> list[str]:
 def _without_docstrings(source: str) -> ast.Module:
     tree = _parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, (*_DEFINITIONS, ast.Module)) and ast.get_docstring(node, clean=False) is not None:
+        if isinstance(node, (*DEFINITIONS, ast.Module)) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
     return tree

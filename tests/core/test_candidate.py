@@ -1,5 +1,9 @@
 """What is told from the text of a train.py: lint, identity, size."""
 
+import ast
+import difflib
+from pathlib import Path
+
 import pytest
 
 from autoresearch.core import candidate, registry
@@ -13,6 +17,7 @@ from autoresearch.core.candidate import (
     source_hash,
 )
 from autoresearch.core.errors import CandidateFailure
+from autoresearch.core.seeds import without_seeds
 
 ALLOWED = frozenset({"torch", "numpy", "jax", "mlx"})
 IMPORTS = """
@@ -330,6 +335,133 @@ def test_without_folding_seeds_such_an_edit_is_a_new_program(monkeypatch):
     monkeypatch.setattr(candidate, "without_seeds", lambda tree: tree)
     before, after = PROGRAM.format(**PLAIN), PROGRAM.format(**{**PLAIN, "added": " + 1"})
     assert normalized_hash(before) != normalized_hash(after)
+
+
+DRAWS = """
+import jax
+import mlx.core as mx
+import numpy as np
+import torch
+
+SHIFT = 0.5
+
+
+def train(experiment):
+    torch.manual_seed(experiment.seed)
+    rng = np.random.default_rng(experiment.seed)
+    key = jax.random.PRNGKey(experiment.seed)
+    generator = torch.Generator().manual_seed(experiment.seed)
+    return model(rng, key, generator, SHIFT)
+"""
+TORCH, NUMPY, JAX, GENERATOR = DRAWS.splitlines()[10:14]
+OTHER_DRAWS = [
+    (NUMPY, "rng = np.random.default_rng(seed=experiment.seed + 1)"),
+    (NUMPY, "rng = np.random.default_rng(np.random.SeedSequence(experiment.seed, spawn_key=(1,)))"),
+    (NUMPY, "rng = np.random.default_rng(np.random.SeedSequence(experiment.seed).spawn(2)[1])"),
+    (NUMPY, "rng = np.random.default_rng(experiment.seed).spawn(2)[1]"),
+    (NUMPY, "rng = np.random.Generator(np.random.PCG64(experiment.seed + 1))"),
+    (NUMPY, "rng = np.random.Generator(np.random.Philox(experiment.seed).jumped(3))"),
+    (NUMPY, "from numpy.random import PCG64, Generator\n    rng = Generator(PCG64(experiment.seed))"),
+    (NUMPY, "rng = np.random.default_rng(round(experiment.seed))"),
+    (NUMPY, "rng = np.random.default_rng(divmod(experiment.seed, 3)[0])"),
+    (NUMPY, "rng = np.random.default_rng(int(f'{experiment.seed}1'))"),
+    (NUMPY, "rng = np.random.default_rng(experiment.seed + 1 if experiment.seed else 5)"),
+    (NUMPY, "rng = np.random.default_rng(experiment.seed + 1 or 5)"),
+    (NUMPY, "rng = np.random.default_rng((lambda s: s + 1)(experiment.seed))"),
+    (NUMPY, "def shift(s):\n        return s + 1\n    rng = np.random.default_rng(shift(experiment.seed))"),
+    (NUMPY, "rng = np.random.default_rng(sum([experiment.seed, 1]))"),
+    (NUMPY, "rng = np.random.default_rng(abs(hash((experiment.seed, 1))))"),
+    (NUMPY, "rng = np.random.default_rng(experiment.seed + experiment.vocab_size)"),
+    (NUMPY, "rng = np.random.default_rng(experiment.seed + int(experiment.progress))"),
+    (NUMPY, "s: int = experiment.seed + 1\n    rng = np.random.default_rng(s)"),
+    (NUMPY, "s, t = experiment.seed, experiment.seed + 1\n    rng = np.random.default_rng(t)"),
+    (NUMPY, "s = experiment.seed\n    s += 1\n    rng = np.random.default_rng(s)"),
+    (NUMPY, "s = round(experiment.seed)\n    s += 1\n    rng = np.random.default_rng(s)"),
+    (NUMPY, "rng = np.random.default_rng(s := experiment.seed + 1)"),
+    (JAX, "key = jax.random.fold_in(jax.random.PRNGKey(experiment.seed), data=3)"),
+    (JAX, "key = jax.random.fold_in(jax.random.key(experiment.seed), experiment.vocab_size)"),
+    (JAX, "_, key = jax.random.split(jax.random.PRNGKey(experiment.seed))"),
+    (JAX, "key = jax.random.PRNGKey(experiment.seed)\n    key, sub = jax.random.split(key)"),
+    (JAX, "keys = jax.random.split(jax.random.PRNGKey(experiment.seed), 5)\n    key = keys[3]"),
+    (JAX, "from jax import random as r\n    key = r.split(r.key(experiment.seed), num=3)[-1]"),
+    (JAX, "key = jax.random.PRNGKey(experiment.seed, impl='rbg')"),
+    (JAX, "key = mx.random.split(mx.random.key(experiment.seed))[1]"),
+    (GENERATOR, "generator = torch.Generator().manual_seed(round(experiment.seed) + experiment.vocab_size)"),
+    (GENERATOR, "generator = torch.Generator().manual_seed(seed=experiment.seed)"),
+    (TORCH, "(s := experiment.seed + 1)\n    torch.manual_seed(s)"),
+    (TORCH, "torch.manual_seed(seed=experiment.seed + 1)"),
+    (TORCH, "_ = torch.manual_seed(experiment.seed + 1)"),
+    (TORCH, "torch.random.manual_seed(round(experiment.seed) + experiment.vocab_size)"),
+    (TORCH, "pass_on = experiment.seed + 1\n    torch.manual_seed(pass_on)"),
+]
+
+
+@pytest.mark.parametrize(("line", "other"), OTHER_DRAWS, ids=[other for _, other in OTHER_DRAWS])
+def test_another_way_to_seed_is_a_seed_only_edit(line, other, monkeypatch):
+    after = DRAWS.replace(line.strip(), other)
+    lint(after, frozenset({"jax", "mlx", "numpy", "torch"}))
+    assert normalized_hash(DRAWS) == normalized_hash(after)
+    assert sameness(DRAWS, after) == "a seed-only edit"
+    monkeypatch.setattr(candidate, "without_seeds", lambda tree: tree)
+    assert normalized_hash(DRAWS) != normalized_hash(after), "without the gate it is another program"
+
+
+def test_a_seed_that_the_framework_drew_is_refused_by_name():
+    after = DRAWS.replace("torch.manual_seed(experiment.seed)", "torch.manual_seed(torch.initial_seed() + 1)")
+    with pytest.raises(CandidateFailure, match=r"torch\.manual_seed with a seed that does not come from"):
+        lint(after, frozenset({"jax", "mlx", "numpy", "torch"}))
+    with pytest.raises(CandidateFailure, match=r"mlx\.core\.random\.key with a seed"):
+        lint(DRAWS + "    mx.random.key(7)\n", frozenset({"jax", "mlx", "numpy", "torch"}))
+
+
+HONEST_EDITS = [
+    ("jnp.split(x, 2)[0]", "jnp.split(x, 2)[1]"),
+    ("jnp.split(q, 2)[0]", "jnp.split(k, 2)[0]"),
+    ("torch.split(x, 64, dim=-1)[0]", "torch.split(x, 32, dim=-1)[0]"),
+    ("torch.split(x, WIDTH, dim=-1)[0]", "torch.split(y, WIDTH, dim=0)[1]"),
+    ("x.split(WIDTH)[0]", "y.split(WIDTH)[0]"),
+    ("x.split(WIDTH, dim=-1)[0]", "x.split(WIDTH, dim=-1)[1]"),
+    ("mx.split(x, 2, axis=-1)[0]", "mx.split(x, 2, axis=-1)[1]"),
+    ("self.fold_in(x, 0)", "self.fold_in(x, 1)"),
+    ("self.seed", "cfg.seed"),
+    ("self.seed * 2", "self.seed * 3"),
+    ("abs(x)", "abs(y)"),
+    ("seed * 2", "seed * 3"),
+    ("Generator(key=seed, width=64)", "Generator(key=seed, width=32)"),
+    ("jax.vmap(start)(jax.random.split(x, 4))", "jax.vmap(start)(jax.random.split(x, 8))"),
+    ("[jax.random.fold_in(x, i) for i in y]", "[jax.random.fold_in(x, 0) for i in y]"),
+    ("jax.random.split(x)[0]", "jax.random.split(y)[0]"),
+    ("rng.normal(0, 1, (4,))", "rng.normal(0, 2, (4,))"),
+    ("torch.Generator(device='cpu').manual_seed(seed)", "torch.Generator(device='cuda').manual_seed(seed)"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), HONEST_EDITS)
+def test_an_honest_edit_that_looks_like_one_of_seeds_is_another_program(before, after):
+    program = (
+        "import jax\nimport jax.numpy as jnp\nimport mlx.core as mx\nimport torch\n\nWIDTH = 2\n\n\n"
+        "class Generator:\n    pass\n\n\n"
+        "def forward(self, cfg, x, y, q, k, seed, rng):\n    return {}\n\n\n"
+        "def train(experiment):\n    return forward(experiment.seed)\n"
+    )
+    assert normalized_hash(program.format(before)) != normalized_hash(program.format(after))
+
+
+@pytest.mark.parametrize("backend", ["cuda_torch", "jax_tpu", "mlx", "null"])
+def test_a_baseline_is_the_same_program_with_another_seed_alone(backend):
+    source = (Path(candidate.__file__).parents[1] / "backends" / backend / "train.py").read_text()
+    shifted = source.replace("(experiment.seed)", "(experiment.seed + 1)")
+    assert normalized_hash(source) == normalized_hash(shifted)
+    folded = ast.unparse(ast.fix_missing_locations(without_seeds(ast.parse(source))))
+    lines = difflib.ndiff(ast.unparse(ast.parse(source)).splitlines(), folded.splitlines())
+    assert all("seed" in line or "rng" in line for line in lines if line.startswith("- "))
+
+
+def test_nested_keys_take_no_long_time():
+    key = "jax.random.key(0)"
+    for _ in range(60):
+        key = f"x.split({key})[0]"
+    assert normalized_hash(f"import jax\ny = {key}\n")
 
 
 def test_another_text_of_the_same_program_is_a_duplicate():
