@@ -116,7 +116,8 @@ class ExperimentRun:
 
         def gather() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
             block = self._stream.take(accumulation * rows).reshape(accumulation, rows, self.seq_len + 1)
-            return np.ascontiguousarray(block[..., :-1]), np.ascontiguousarray(block[..., 1:])
+            # Copies, also of a single row, whose view would have other strides than a dummy batch: compiled again for it.
+            return block[..., :-1].copy(), block[..., 1:].copy()
 
         # The worker touches NumPy alone; frameworks see one thread.
         with ThreadPoolExecutor(1, thread_name_prefix="rows") as worker:

@@ -101,6 +101,14 @@ def test_dummy_batches_have_the_shape_of_batches_and_leave_the_stream_and_the_cl
         np.testing.assert_array_equal(warm[1], cold[1])
 
 
+@pytest.mark.parametrize(("rows", "accumulation"), [(1, 1), (1, 3), (3, 2)])
+def test_batches_lie_in_memory_as_dummy_batches_do(rows, accumulation):
+    """A step that was compiled for other strides would be compiled again, on the clock."""
+    run = make_run()
+    dummy = run.dummy_batch(rows, accumulation)
+    assert {array.strides for array in (*dummy, *drive(run, rows, accumulation)[0])} == {dummy[0].strides}
+
+
 def test_dummy_tokens_are_not_training_data():
     run = make_run()
     known = {row.tobytes() for row in ROWS[:, :-1].astype(np.int32)}
