@@ -150,7 +150,7 @@ def test_a_patched_harness_is_invalid(lab, candidate, patch, name, place):
                 "top": "from time import monotonic as now\nlate = [None]",
                 "logits": "start = now()\nwhile late and now() - start < 2.5: pass\nlate.clear()",
             },
-            "^first call",
+            "^call time: the first call",
         ),
     ],
     ids=lambda value: str(value)[:30],
