@@ -50,7 +50,8 @@ __all__ = [
 
 # Taken before any candidate is loaded, so that one that patches PyTorch doesn't patch its own score or its clock. All
 # are functions in C, which call nothing replaceable; methods and operators are looked up in classes that can be.
-_logsumexp, _gather, _matmul, _max = torch.logsumexp, torch.gather, torch.matmul, torch.max
+_exp_in_place, _log, _sum = Tensor.exp_, torch.log, torch.sum
+_gather, _matmul, _max = torch.gather, torch.matmul, torch.max
 _amax, _from_numpy, _index_select = torch.amax, torch.from_numpy, torch.index_select
 _squeeze, _stack, _sub = torch.squeeze, torch.stack, torch.sub
 _unbind, _unsqueeze = torch.unbind, torch.unsqueeze
@@ -332,7 +333,8 @@ def nats(trained: Trained, inputs: Tensor, targets: Tensor) -> NDArray[np.float3
         wide = _float(row)
         # Both terms are small once the largest is taken off, so that no offset of all logits swallows their difference.
         wide = _sub(wide, _amax(wide, -1, True))
-        rows.append(_sub(_logsumexp(wide, -1), _squeeze(_gather(wide, -1, _unsqueeze(target, -1)), -1)))
+        chosen = _squeeze(_gather(wide, -1, _unsqueeze(target, -1)), -1)
+        rows.append(_sub(_log(_sum(_exp_in_place(wide), -1)), chosen))
     return cast("NDArray[np.float32]", _numpy(_cpu(_stack(rows))))
 
 

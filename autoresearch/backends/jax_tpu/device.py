@@ -236,7 +236,7 @@ def _nats(scores: Array, targets: Array) -> Array:
     # Both terms are small once the largest is taken off, so that no offset of all logits swallows their difference.
     wide -= wide.max(axis=-1, keepdims=True)
     chosen = jnp.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(wide, axis=-1) - chosen
+    return jnp.log(jnp.exp(wide).sum(axis=-1)) - chosen
 
 
 @jax.jit
