@@ -40,7 +40,7 @@ SLACK_SECONDS = 2.0
 """Most that the machine may add to a call for which nothing is compiled, and to all of them together."""
 SLOWEST = 10
 """Times the usual that one call may take."""
-MEAN = 3
+MEAN = 5
 """Times their median that all calls may take on average, so that no work is spread over many of them."""
 
 # The same shape runs the same kernels, so an honest model moves by rounding alone; half precision keeps 8 to 11 bits

@@ -519,16 +519,16 @@ def in_small_portions(share, seconds):
 
 def test_work_spread_over_many_calls_is_invalid(monkeypatch):
     """Each call is fast enough for itself."""
-    logits, now = in_small_portions(0.4, 0.99)
+    logits, now = in_small_portions(0.2, 2.9)
     monkeypatch.setattr(measure, "_now", now)
     found = failing(logits, eval_rows=1)
     assert found.status == "invalid"
     assert found.reason.startswith("call time: all calls took ")
-    logits, now = in_small_portions(0.4, 0.3)
+    logits, now = in_small_portions(0.4, 0.6)
     monkeypatch.setattr(measure, "_now", now)
     run(logits, eval_rows=1)
     monkeypatch.setattr(measure, "MEAN", measure.SLOWEST)
-    logits, now = in_small_portions(0.4, 0.99)
+    logits, now = in_small_portions(0.2, 2.9)
     monkeypatch.setattr(measure, "_now", now)
     run(logits, eval_rows=1)
 
