@@ -37,10 +37,12 @@ _FORBIDDEN_BUILTINS = _words("__import__ breakpoint compile eval exec exit globa
 _ALLOWED_DUNDERS = frozenset(
     f"__{name}__"
     for name in _words(
-        "abs add all annotations bool call class contains debug delattr delitem doc enter eq exit float floordiv ge "
-        "getattr getitem gt hash iadd imul init init_subclass int iter isub itruediv le len lt main matmul missing mod "
-        "mul name ne neg new next post_init pow qualname radd repr reversed rmul rsub rtruediv set_name setattr "
-        "setitem slots str sub truediv version"
+        "abs add all and annotations bool call ceil class complex contains copy debug deepcopy delattr delitem divmod "
+        "doc enter eq exit float floor floordiv format ge getattr getitem gt hash iadd iand ifloordiv ilshift imatmul "
+        "imod imul index init init_subclass int invert ior ipow irshift isub iter itruediv ixor le len length_hint "
+        "lshift lt main matmul missing mod mul name ne neg new next or pos post_init pow qualname radd rand rdivmod "
+        "repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor set_name "
+        "setattr setitem slots str sub truediv trunc version xor"
     )
 )
 _FRAME_ATTRIBUTES = _words("ag_frame cr_frame f_back f_builtins f_globals f_locals gi_frame tb_frame")
@@ -55,6 +57,11 @@ _FILE_FUNCTIONS = _words(
 )
 _CARRIED = _CARRIED_MODULES | _FILE_FUNCTIONS
 _FORBIDDEN_PATHS = frozenset({"gc.get_objects", "gc.get_referents", "gc.get_referrers"})
+# Where a framework takes other code for its own operations, which the functions that device.py took would run as well.
+_REGISTRY = re.compile(r"(.*\.)?(jax\.(_src|extend|interpreters)|torch\.(_C|_library|library))")
+_REGISTRATIONS = _words(
+    "_register_lowering py_impl py_kernels register_kernel register_lowering register_torch_dispatch"
+)
 # `torch.backends.cudnn.benchmark = True` sets a flag that the framework offers; it patches nothing.
 _FLAG_MODULES = frozenset({"backends", "config"})
 
@@ -147,6 +154,8 @@ def _import_problems(module: Module, allowed: frozenset[str]) -> Iterator[_Probl
                         node.lineno,
                         f"import of {path}; of the harness, only `from autoresearch.core.contract import …`",
                     )
+            elif _is_registration(path):
+                yield node.lineno, f"import of {path}; a framework's operations must stay as they are"
             elif top not in allowed or not _CARRIED.isdisjoint(rest):
                 yield node.lineno, f"import of {path}; allowed: {', '.join(sorted(allowed))}"
 
@@ -163,10 +172,20 @@ def _name_problems(module: Module) -> Iterator[_Problem]:
         elif isinstance(node, ast.Attribute):
             path = module.path(node)
             carried = bool(path) and node.attr in _CARRIED
-            if carried or path in _FORBIDDEN_PATHS or _is_forbidden_attribute(node.attr):
+            if _REGISTRY.fullmatch(path) or node.attr in _REGISTRATIONS:
+                yield node.lineno, f"use of {path or '.' + node.attr}; a framework's operations must stay as they are"
+            elif carried or path in _FORBIDDEN_PATHS or _is_forbidden_attribute(node.attr):
                 yield node.lineno, f"use of {path or '.' + node.attr}"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_forbidden_attribute(node.value):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and (node.value in _REGISTRATIONS or _is_forbidden_attribute(node.value))
+        ):
             yield node.lineno, f"use of the name {node.value!r}"
+
+
+def _is_registration(path: str) -> bool:
+    return re.match(_REGISTRY.pattern + r"(\.|$)", path) is not None or path.rpartition(".")[2] in _REGISTRATIONS
 
 
 def _is_forbidden_attribute(name: str) -> bool:

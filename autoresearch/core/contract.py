@@ -123,8 +123,11 @@ class Backend(Protocol):
         Compiled once, where that pays for the seconds that scoring takes.
         """
 
-    def logits(self, trained: Trained, inputs: Any, rows: int) -> NDArray[np.float32]:
-        """The logits of the first `rows` rows on the host, (rows, T, V) float32; computed in the shape of `nats`."""
+    def logits(self, trained: Trained, inputs: Any, positions: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The logits of each row at its own `positions` (B, n), on the host, (B, n, V) float32.
+
+        Computed in the shape of `nats`.
+        """
 
     def count(self, params: Any) -> int:
         """Scalar parameters."""

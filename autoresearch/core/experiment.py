@@ -116,7 +116,7 @@ class ExperimentRun:
 
         def gather() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
             block = self._stream.take(accumulation * rows).reshape(accumulation, rows, self.seq_len + 1)
-            # Copies, also of a single row, whose view would have other strides than a dummy batch: compiled again for it.
+            # Copies, also of one row: its view has other strides than a dummy batch, and would be compiled for again.
             return block[..., :-1].copy(), block[..., 1:].copy()
 
         # The worker touches NumPy alone; frameworks see one thread.

@@ -164,6 +164,18 @@ def test_every_baseline_passes(backend):
         ("Trained.logits = None", "autoresearch.core.contract.Trained.logits"),
         ("setattr(torch, 'compile', None)", "setattr on torch"),
         ("del torch.compile", "torch.compile"),
+        ("x = torch.library.Library('aten', 'IMPL')", "torch.library"),
+        ("x = F.torch.library", "torch.library"),
+        ("from torch.library import Library", "torch.library.Library"),
+        ("import torch._library.custom_ops", "torch._library.custom_ops"),
+        ("torch._C._dispatch_library('IMPL', 'aten', '')", "torch._C"),
+        ("torch.ops.aten.logsumexp.default.py_impl(1)", "torch.ops.aten.logsumexp.default.py_impl"),
+        ("from jax.interpreters import mlir", "jax.interpreters.mlir"),
+        ("import jax.extend as more", "jax.extend"),
+        ("from jax._src.lax import lax", "jax._src.lax.lax"),
+        ("x = jax.interpreters.mlir", "jax.interpreters"),
+        ("experiment.x.register_lowering(1, 2)", ".register_lowering"),
+        ("x = getattr(experiment, 'register_lowering')", "'register_lowering'"),
     ],
 )
 def test_what_reaches_around_the_harness_is_refused_with_its_line(statement, named):
@@ -271,6 +283,16 @@ def test_an_own_method_of_such_a_name_is_fine():
 )
 def test_idioms_of_honest_code_pass(code):
     lint(f"import torch\n\n\n{code}\n\n\ndef train(experiment):\n    return 1\n", frozenset({"torch"}))
+
+
+@pytest.mark.parametrize("name", ["or", "ror", "ior", "and", "xor", "invert", "lshift", "rshift", "pos", "index"])
+def test_operators_of_a_class_of_its_own_are_fine(name):
+    lint(f"class A:\n    def __{name}__(self, *other):\n        return self\n\n\n{TRAIN}", frozenset())
+
+
+@pytest.mark.parametrize("name", ["reduce", "reduce_ex", "import", "build_class", "getattribute", "instancecheck"])
+def test_other_dunders_are_not(name):
+    assert f"__{name}__" in refusal(f"x = object.__{name}__\n{TRAIN}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -100,6 +100,9 @@ def test_a_look_ahead_is_named_by_its_gate(logits, monkeypatch):
     assert raised.value.reason.startswith(gates)
     assert passed == ["shape", "finite", "no memory"], "the gates that had run by then"
     monkeypatch.setattr(Evaluator, "_check_causality", lambda *args: None)
+    if logits in ACROSS:
+        # It looks at rows of several batches in one, so that it would see these, too.
+        monkeypatch.setattr(Evaluator, "_check_spot", lambda *args: None)
     score(logits)
 
 

@@ -1,5 +1,6 @@
 """Bits per byte, and every probe with a planted fault that shows what it stops."""
 
+import contextlib
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -277,6 +278,129 @@ def test_without_the_spot_check_they_win(monkeypatch):
     assert run(backend=flattering)[0].bpb < run()[0].bpb
 
 
+def lying(where):
+    """A backend whose scores are too low where `where(call, B, T)` is true."""
+    calls = [0]
+
+    def nats(*args):
+        calls[0] += 1
+        found = null.nats(*args)
+        return np.where(where(calls[0], *found.shape), 0.5 * found, found)
+
+    return SimpleNamespace(put=null.put, logits=null.logits, nats=nats)
+
+
+LIES = {
+    "all rows but the first": lambda call, rows, length: np.arange(rows)[:, None] >= 4,
+    "one row of each batch": lambda call, rows, length: np.arange(rows)[:, None] == 6,
+    "every fourth position": lambda call, rows, length: np.arange(length) % 4 == 1,
+    "one batch of five": lambda call, rows, length: call == 3,
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_about_some_rows_is_invalid(monkeypatch, name):
+    for seed in range(5):
+        assert failing(bigram, backend=lying(LIES[name]), seed=seed).status == "invalid"
+    monkeypatch.setattr(Evaluator, "_check_spot", lambda *args: None)
+    monkeypatch.setattr(Evaluator, "_check_causality", lambda *args: None)
+    won = 0
+    for seed in range(5):
+        with contextlib.suppress(CandidateFailure):  # by chance, the batch that is scored twice
+            won += run(backend=lying(LIES[name]), seed=seed)[0].bpb < run()[0].bpb
+    assert won >= 3
+
+
+def test_a_lie_about_one_batch_is_invalid_whichever_batch_is_probed():
+    """Another batch is scored twice and changed: only the spot check sees this one."""
+    reasons = [failing(bigram, backend=lying(LIES["one batch of five"]), seed=seed).reason for seed in range(12)]
+    assert sum(reason.startswith("spot check") for reason in reasons) >= 6
+
+
+def offset(rows=slice(4, None), by=1e9):
+    """In float32, ln V is nothing beside so large a logit: ln Σ exp(x) − x would be zero for every target."""
+
+    def logits(table, tokens):
+        out = table[tokens]
+        out[rows] = by
+        return out
+
+    return logits
+
+
+def unshifted(trained, inputs, targets):
+    logits = null._scores(trained, inputs)
+    peak = logits.max(axis=-1, keepdims=True)
+    log_sum = np.log(np.exp(logits - peak).sum(axis=-1)) + peak[..., 0]
+    return log_sum - np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+
+
+@pytest.mark.parametrize("by", [1e5, 1e9])
+@pytest.mark.parametrize("rows", [slice(4, None), slice(None), slice(6, 7)], ids=["most", "all", "one"])
+def test_an_offset_of_all_logits_is_invalid_and_gains_nothing(monkeypatch, rows, by):
+    for seed in range(3):
+        found = failing(offset(rows, by), seed=seed)
+        assert found.status == "invalid"
+        assert found.reason.startswith("spot check: logits so large that float32 keeps them to ")
+    monkeypatch.setattr(Evaluator, "_check_spot", lambda *args: None)
+    backend = SimpleNamespace(put=null.put, logits=null.logits, nats=unshifted)
+    honest = np.log(V) * np.log2(np.e) / BYTES[VAL[:, 1:]].mean()
+    if by == 1e9:
+        assert run(offset(rows, by), backend=backend)[0].bpb < run()[0].bpb, "what the shift is for"
+    if rows == slice(None):
+        share = (BYTES[VAL[:, 1:]] > 0).mean()
+        assert run(offset(rows, by))[0].bpb == pytest.approx(honest * share), "a uniform distribution's"
+
+
+@pytest.mark.parametrize("by", [-1000.0, 100.0, 1000.0])
+def test_a_moderate_offset_is_no_fault(by):
+    assert run(lambda table, tokens: table[tokens] + np.float32(by))[0].bpb == pytest.approx(run()[0].bpb, rel=1e-3)
+
+
+def writing():
+    """Writes the next token into the inputs, where the probes would take it from."""
+
+    def logits(table, tokens):
+        seen = tokens % V
+        after = np.where(tokens >= V, tokens // V - 1, -1)
+        coming = np.concatenate([seen[:, 1:], np.full_like(seen[:, :1], -1)], axis=1)
+        coming = np.where(after >= 0, after, coming)
+        out = table[seen].copy()
+        rows, steps = np.nonzero(coming >= 0)
+        out[rows, steps, coming[rows, steps]] += 20
+        tokens[:] = np.where(coming >= 0, seen + V * (coming + 1), seen)
+        return out
+
+    return logits
+
+
+class Shared(np.ndarray):
+    """An array that has no copies."""
+
+    def copy(self, order="C"):
+        return self
+
+
+def test_what_a_candidate_writes_into_its_inputs_reaches_no_probe(monkeypatch):
+    assert failing(writing()).reason.startswith("causality: ")
+    batch = Evaluator._batch
+
+    def shared(*args):
+        inputs, targets, real = batch(*args)
+        return inputs.view(Shared), targets, real
+
+    monkeypatch.setattr(Evaluator, "_batch", shared)
+    assert failing(writing()).reason.startswith("causality: "), "the backend copies as well"
+    monkeypatch.setattr(null, "put", lambda tokens, device: tokens)
+    assert run(writing())[0].bpb < run()[0].bpb, "what the copies are for"
+
+
+def test_the_null_backend_hands_out_copies():
+    tokens = np.zeros((2, 3), np.int32)
+    null.put(tokens, null.describe())[:] = 1
+    assert not tokens.any()
+
+
 @pytest.mark.parametrize(
     ("dtype", "moves", "passes"),
     [("float32", 1e-5, True), ("float32", 1e-3, False), ("bfloat16", 1e-3, True), ("bfloat16", 0.2, False)],
@@ -301,18 +425,18 @@ def test_tolerances_follow_the_dtype(dtype, moves, passes):
 @pytest.mark.parametrize(
     ("logits", "told"),
     [
-        (lambda table, tokens: table[tokens][..., :-1], rf"\(4, {T}, {V - 1}\), not \(4, {T}, {V}\)"),
-        (lambda table, tokens: np.pad(table[tokens], ((0, 0), (0, 0), (0, 9))), rf"\(4, {T}, {V + 9}\)"),
-        (lambda table, tokens: table[tokens][:, -1:], rf"\(4, 1, {V}\)"),
-        (lambda table, tokens: table[tokens][:2], rf"\(2, {T}, {V}\)"),
-        (lambda table, tokens: table[tokens][..., 0], rf"\(4, {T}\)"),
+        (lambda table, tokens: table[tokens][..., :-1], rf"have the shape \(8, 24, {V - 1}\), not \(8, 24, {V}\)"),
+        (lambda table, tokens: np.pad(table[tokens], ((0, 0), (0, 0), (0, 9))), rf"shape \(8, 24, {V + 9}\)"),
+        (lambda table, tokens: table[tokens][:, -1:], rf"are \(8, 1, {V}\), not an array \(B, T, V\)"),
+        (lambda table, tokens: table[tokens][:2], rf"are \(2, {T}, {V}\)"),
+        (lambda table, tokens: table[tokens][..., 0], rf"are \(8, {T}\)"),
     ],
     ids=["narrow", "wide", "last position", "few rows", "no vocabulary"],
 )
 def test_logits_of_another_shape_are_invalid(logits, told):
     found = failing(logits)
     assert found.status == "invalid"
-    assert "logits have the shape" in found.reason
+    assert "logits " in found.reason
     with pytest.raises(CandidateFailure, match=told):
         run(logits)
 
@@ -359,8 +483,63 @@ def test_work_put_off_until_the_evaluation_is_invalid(monkeypatch, seconds, comp
         assert "took 3.1 s, at most 3.0 s is allowed" in found.reason
 
 
-def test_without_the_check_of_first_calls_it_passes(monkeypatch):
-    logits, now = work_later(1000.0)
+@pytest.mark.parametrize("skip", [0, 2, 4, 9], ids=["first", "second", "batch", "probe"])
+def test_without_the_check_of_calls_it_passes(monkeypatch, skip):
+    logits, now = work_later(1000.0, skip)
     monkeypatch.setattr(measure, "_now", now)
-    monkeypatch.setattr(Evaluator, "_check_first_calls", lambda self, tokens: None)
+    monkeypatch.setattr(Evaluator, "_check_calls", lambda self, tokens: None)
     assert run(logits) == run()
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("skip", [2, 4, 9, 17], ids=["second batch", "batch", "probe", "spot"])
+def test_work_put_off_until_a_later_call_is_invalid(monkeypatch, skip, compile):
+    """A call that nothing is compiled for gets no time to compile."""
+    logits, now = work_later(3.1, skip)
+    monkeypatch.setattr(measure, "_now", now)
+    found = failing(logits, compile=compile)
+    assert found.status == "invalid"
+    assert found.reason == "call time: a later call took 3.1 s, at most 3.0 s is allowed"
+    logits, now = work_later(2.9, skip)
+    monkeypatch.setattr(measure, "_now", now)
+    run(logits, compile=compile)
+
+
+def in_small_portions(share, seconds):
+    """`share` of all calls take `seconds`, and others 0.1, on the harness's clock."""
+    now, calls = [0.0], [0]
+
+    def logits(table, tokens):
+        calls[0] += 1
+        now[0] += seconds if calls[0] % 10 < 10 * share else 0.1
+        return table[tokens]
+
+    return logits, lambda: now[0]
+
+
+def test_work_spread_over_many_calls_is_invalid(monkeypatch):
+    """Each call is fast enough for itself."""
+    logits, now = in_small_portions(0.2, 2.9)
+    monkeypatch.setattr(measure, "_now", now)
+    found = failing(logits, eval_rows=1)
+    assert found.status == "invalid"
+    assert found.reason.startswith("call time: all calls took ")
+    logits, now = in_small_portions(0.4, 0.6)
+    monkeypatch.setattr(measure, "_now", now)
+    run(logits, eval_rows=1)
+    monkeypatch.setattr(measure, "MEAN", measure.SLOWEST)
+    logits, now = in_small_portions(0.2, 2.9)
+    monkeypatch.setattr(measure, "_now", now)
+    run(logits, eval_rows=1)
+
+
+def test_two_first_calls_share_the_time_to_compile(monkeypatch):
+    now, calls = [0.0], [0]
+
+    def logits(table, tokens):
+        calls[0] += 1
+        now[0] += 100.0 if calls[0] <= 2 else 0.1
+        return table[tokens]
+
+    monkeypatch.setattr(measure, "_now", lambda: now[0])
+    assert failing(logits, compile=True).reason.startswith("call time: all calls took 201")

@@ -150,8 +150,16 @@ def test_a_patched_harness_is_invalid(lab, candidate, patch, name, place):
                 "top": "from time import monotonic as now\nlate = [None]",
                 "logits": "start = now()\nwhile late and now() - start < 2.5: pass\nlate.clear()",
             },
-            "^first call",
+            "^call time: the first call",
         ),
+        (
+            {
+                "top": "from time import monotonic as now\ncalls = []",
+                "logits": "calls.append(0)\nstart = now()\nwhile len(calls) == 3 and now() - start < 2.5: pass",
+            },
+            "^call time: a later call",
+        ),
+        ({"logits": "out[4:] = 1e9"}, "^spot check: logits so large"),
     ],
     ids=lambda value: str(value)[:30],
 )

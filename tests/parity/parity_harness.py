@@ -159,7 +159,7 @@ class Subject(ABC):
         """(B, T, V) float32: by what training differentiates, "train", or as the harness scores, "eval"."""
         if path == "eval":
             inputs = self.device().put(tokens.astype(np.int32), self.info())
-            return self.device().logits(self.trained(), inputs, len(tokens))
+            return self.device().logits(self.trained(), inputs, np.indices(tokens.shape, np.int32)[1])
         return self.train_logits(tokens)
 
     @classmethod

@@ -50,10 +50,12 @@ __all__ = [
 
 # Taken before any candidate is loaded, so that one that patches PyTorch doesn't patch its own score or its clock. All
 # are functions in C, which call nothing replaceable; methods and operators are looked up in classes that can be.
-_logsumexp, _gather, _matmul, _max = torch.logsumexp, torch.gather, torch.matmul, torch.max
-_narrow, _squeeze, _stack, _sub = torch.narrow, torch.squeeze, torch.stack, torch.sub
+_exp_in_place, _log, _sum = Tensor.exp_, torch.log, torch.sum
+_gather, _matmul, _max = torch.gather, torch.matmul, torch.max
+_amax, _from_numpy, _index_select = torch.amax, torch.from_numpy, torch.index_select
+_squeeze, _stack, _sub = torch.squeeze, torch.stack, torch.sub
 _unbind, _unsqueeze = torch.unbind, torch.unsqueeze
-_cpu, _float, _numpy = Tensor.cpu, Tensor.float, Tensor.numpy
+_cpu, _float, _numpy, _to = Tensor.cpu, Tensor.float, Tensor.numpy, Tensor.to
 _wait_for = MappingProxyType({"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize})
 
 P = ParamSpec("P")
@@ -329,19 +331,24 @@ def nats(trained: Trained, inputs: Tensor, targets: Tensor) -> NDArray[np.float3
     rows = []
     for row, target in zip(_unbind(scores), _unbind(targets), strict=True):
         wide = _float(row)
-        rows.append(_sub(_logsumexp(wide, -1), _squeeze(_gather(wide, -1, _unsqueeze(target, -1)), -1)))
+        # Both terms are small once the largest is taken off, so that no offset of all logits swallows their difference.
+        wide = _sub(wide, _amax(wide, -1, True))
+        chosen = _squeeze(_gather(wide, -1, _unsqueeze(target, -1)), -1)
+        rows.append(_sub(_log(_sum(_exp_in_place(wide), -1)), chosen))
     return cast("NDArray[np.float32]", _numpy(_cpu(_stack(rows))))
 
 
 @torch.inference_mode()
-def logits(trained: Trained, inputs: Tensor, rows: int) -> NDArray[np.float32]:
-    """Logits of the first `rows` rows, (rows, T, V) float32 on the host, computed in the shape of `inputs`.
+def logits(trained: Trained, inputs: Tensor, positions: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits of each row at its own `positions` (B, n), (B, n, V) float32 on the host, in the shape of `inputs`.
 
     Raises:
         CandidateFailure: the logits don't have the shape (B, T, V).
     """
-    first = _narrow(_forward(trained, inputs), 0, 0, rows)
-    return cast("NDArray[np.float32]", _numpy(_cpu(_float(first))))
+    scores = _forward(trained, inputs)
+    wanted = _to(_from_numpy(positions.astype(np.int64)), scores.device)
+    chosen = [_index_select(row, 0, at) for row, at in zip(_unbind(scores), _unbind(wanted), strict=True)]
+    return cast("NDArray[np.float32]", _numpy(_cpu(_float(_stack(chosen)))))
 
 
 def count(params: Any) -> int:

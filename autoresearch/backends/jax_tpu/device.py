@@ -233,13 +233,15 @@ def _forward(function: Callable[[Any, Any], Any], params: Any, inputs: Array) ->
 @jax.jit
 def _nats(scores: Array, targets: Array) -> Array:
     wide = scores.astype(jnp.float32)
+    # Both terms are small once the largest is taken off, so that no offset of all logits swallows their difference.
+    wide -= wide.max(axis=-1, keepdims=True)
     chosen = jnp.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(wide, axis=-1) - chosen
+    return jnp.log(jnp.exp(wide).sum(axis=-1)) - chosen
 
 
-@partial(jax.jit, static_argnums=1)
-def _first_rows(scores: Array, rows: int) -> Array:
-    return scores[:rows].astype(jnp.float32)
+@jax.jit
+def _chosen(scores: Array, positions: NDArray[np.int32]) -> Array:
+    return jnp.take_along_axis(scores, positions[..., None], axis=1).astype(jnp.float32)
 
 
 def _scores(trained: Trained, inputs: Array) -> Array:
@@ -263,13 +265,13 @@ def nats(trained: Trained, inputs: Array, targets: Array) -> NDArray[np.float32]
     return np.asarray(_nats(scores, targets))
 
 
-def logits(trained: Trained, inputs: Array, rows: int) -> NDArray[np.float32]:
-    """Logits of the first `rows` rows, (rows, T, V) float32 on the host, computed in the shape of `inputs`.
+def logits(trained: Trained, inputs: Array, positions: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits of each row at its own `positions` (B, n), (B, n, V) float32 on the host, in the shape of `inputs`.
 
     Raises:
         CandidateFailure: the logits don't have the shape (B, T, V).
     """
-    return np.asarray(_first_rows(_scores(trained, inputs), rows))
+    return np.asarray(_chosen(_scores(trained, inputs), positions))
 
 
 def count(params: Any) -> int:

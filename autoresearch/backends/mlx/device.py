@@ -46,12 +46,13 @@ __all__ = [
 ]
 
 # Taken before any candidate is loaded, so that one that patches MLX doesn't patch its own score or its clock.
-_astype, _eval, _expand, _logsumexp, _matmul, _subtract, _take = (
+_astype, _eval, _expand, _logsumexp, _matmul, _max, _subtract, _take = (
     mx.array.astype,
     mx.eval,
     mx.expand_dims,
     mx.logsumexp,
     mx.matmul,
+    mx.max,
     mx.subtract,
     mx.take_along_axis,
 )
@@ -255,17 +256,20 @@ def nats(trained: Trained, inputs: mx.array, targets: mx.array) -> NDArray[np.fl
     scores = _forward(trained, inputs)
     if scores.shape[-1] <= (largest := int(np.asarray(targets).max())):
         raise CandidateFailure("invalid", f"logits for {scores.shape[-1]} tokens; a target is {largest}")
+    # Both terms are small once the largest is taken off, so that no offset of all logits swallows their difference.
+    scores = _subtract(scores, _max(scores, axis=-1, keepdims=True))
     of_target = _take(scores, _expand(targets, -1), axis=-1)
     return np.array(_subtract(_logsumexp(scores, axis=-1, keepdims=True), of_target))[..., 0]
 
 
-def logits(trained: Trained, inputs: mx.array, rows: int) -> NDArray[np.float32]:
-    """Logits of the first `rows` rows, (rows, T, V) float32 on the host, computed in the shape of `inputs`.
+def logits(trained: Trained, inputs: mx.array, positions: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits of each row at its own `positions` (B, n), (B, n, V) float32 on the host, in the shape of `inputs`.
 
     Raises:
         CandidateFailure: the logits don't have the shape (B, T, V).
     """
-    return np.array(_forward(trained, inputs)[:rows])
+    wanted = _expand(mx.array(np.ascontiguousarray(positions, np.int32)), -1)
+    return np.array(_take(_forward(trained, inputs), wanted, axis=1))
 
 
 def count(params: Any) -> int:

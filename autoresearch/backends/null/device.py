@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from autoresearch.backends import hardware
 from autoresearch.core.contract import DeviceInfo, Trained
-from autoresearch.core.errors import BackendUnavailable
+from autoresearch.core.errors import BackendUnavailable, CandidateFailure
 
 # Taken before any candidate is loaded.
 _matmul = np.matmul
@@ -45,26 +45,44 @@ def seed(n: int) -> None:
 
 
 def put(tokens: NDArray[np.int32], device: DeviceInfo) -> NDArray[np.int32]:
-    """The host is the device."""
-    return tokens
+    """A copy: the host is the device, and a candidate may write into what it is handed."""
+    return np.array(tokens, np.int32)
 
 
 def wait(value: Any) -> None:
     """NumPy computes at once."""
 
 
+def _scores(trained: Trained, inputs: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits (B, T, V)."""
+    shape = inputs.shape
+    found = np.asarray(trained.logits(trained.params, inputs), np.float32)
+    if found.ndim != 3 or found.shape[:2] != shape:
+        raise CandidateFailure("invalid", f"logits are {found.shape}, not an array (B, T, V) for inputs {shape}")
+    return found
+
+
 def nats(trained: Trained, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Negative log-likelihood (B, T) float32 of the targets."""
-    logits = np.asarray(trained.logits(trained.params, inputs), np.float32)
-    peak = logits.max(axis=-1, keepdims=True)
-    log_sum = np.log(np.exp(logits - peak).sum(axis=-1)) + peak[..., 0]
-    chosen = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    """Negative log-likelihood (B, T) float32 of the targets.
+
+    Raises:
+        CandidateFailure: the logits don't have the shape (B, T, V).
+    """
+    logits = _scores(trained, inputs)
+    # Both terms are small once the largest is taken off, so that no offset of all logits swallows their difference.
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_sum = np.log(np.exp(shifted).sum(axis=-1))
+    chosen = np.take_along_axis(shifted, targets[..., None], axis=-1)[..., 0]
     return np.asarray(log_sum - chosen, np.float32)
 
 
-def logits(trained: Trained, inputs: NDArray[np.int32], rows: int) -> NDArray[np.float32]:
-    """Logits (rows, T, V) float32 of the first rows, computed in the shape of `nats`."""
-    return np.asarray(trained.logits(trained.params, inputs), np.float32)[:rows]
+def logits(trained: Trained, inputs: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits of each row at its own `positions` (B, n), (B, n, V) float32, computed in the shape of `nats`.
+
+    Raises:
+        CandidateFailure: the logits don't have the shape (B, T, V).
+    """
+    return np.take_along_axis(_scores(trained, inputs), positions[..., None], axis=1)
 
 
 def _arrays(params: Any) -> list[NDArray[Any]]:
