@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import signal
 import sys
 import textwrap
 import time
@@ -18,6 +19,9 @@ from autoresearch.core import executor, registry
 from autoresearch.core.executor import LocalExecutor, Request
 from autoresearch.core.task import Limits, Task
 from autoresearch.prepare.build import prepare
+
+# Background jobs of a shell ignore it, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CANDIDATES = Path(__file__).parent / "candidates"
 

@@ -88,12 +88,12 @@ def _first_message(context: Context, name: str) -> list[dict[str, Any]]:
 
 
 def _mend(crash: Trial) -> str:
+    tried = quoted("what it tried", one_line(crash.hypothesis)[:300])
     said = quoted("reason and end of the log", f"{one_line(crash.reason)}\n{crash.log_tail}".strip(), LOG_BYTES)
     return (
-        f"# Your last candidate, experiment {crash.number}, crashed\n\nIt tried this: "
-        f"{json.dumps(one_line(crash.hypothesis)[:300], ensure_ascii=False)}. If the cause is easily mended, mend it: "
-        f"edit the file above, keep the idea, and submit it with its hypothesis. If the idea is broken at heart, "
-        f"undo it and try another one.\n\n{said}"
+        f"# Your last candidate, experiment {crash.number}, crashed\n\nIf the cause is easily mended, mend it: edit "
+        f"the file above, keep the idea, and submit it with its hypothesis. If the idea is broken at heart, undo it "
+        f"and try another one.\n\n{tried}\n{said}"
     )
 
 

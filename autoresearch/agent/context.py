@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
 from autoresearch.agent.proposer import Context, Trial
+from autoresearch.agent.quoting import quoted
 from autoresearch.core import noise
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.history import History
@@ -91,8 +91,8 @@ def guidance_of(history: History) -> str:
     """What is asked of the next proposal beyond the ordinary; "" where nothing is."""
     asked = []
     if history.refusals and (last := history.refusals[-1]).number == history.next_number:
-        reason = json.dumps(one_line(last.reason)[:300], ensure_ascii=False)
-        asked.append(f"The last proposal was refused before any training: {reason}. Make another one.")
+        reason = quoted("why", one_line(last.reason)[:300])
+        asked.append(f"The last proposal was refused before any training. Make another one.\n{reason}")
     if (dry := _without_gain(history)) >= BOLD_AFTER:
         asked.append(
             f"The last {dry} experiments gave no gain. Small variations of what was tried won't help: try something "

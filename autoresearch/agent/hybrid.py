@@ -109,7 +109,7 @@ def _rests(name: str, context: Context) -> bool:
     made += [refusal.number for refusal in context.refusals if refusal.proposer == name]
     last = max(made, default=-1)
     failed = [outage.number for outage in context.outages if outage.proposer == name and outage.number > last]
-    return bool(failed) and _next_number(context) < failed[-1] + min(MOST_REST, 2 ** (len(failed) - 1))
+    return bool(failed) and _next_number(context) < failed[-1] + min(MOST_REST, 2 ** min(len(failed) - 1, 60))
 
 
 def _for(part: Proposer, context: Context) -> Context:

@@ -42,6 +42,8 @@ class Instructions:
 
     def _read(self, path: Path) -> str:
         try:
+            if path.exists() and not path.is_file():  # a pipe would be waited for
+                raise OSError(f"{path.name} is no plain file")
             self._texts[path] = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             if self._texts.get(path):

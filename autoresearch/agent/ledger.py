@@ -18,6 +18,9 @@ from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.records import Charge
 
+MOST_USD = 1e6
+"""Of one call: what is more is no amount of dollars."""
+
 
 class Usage(NamedTuple):
     """Tokens of one call, by how they are priced."""
@@ -129,7 +132,7 @@ class Ledger:
             usd: what isn't an amount of dollars, as some tools report it, counts as the worst case.
             usage: tokens, where the tool tells them.
         """
-        usd = usd if math.isfinite(usd) and usd >= 0 else call.worst_usd
+        usd = usd if 0 <= usd <= MOST_USD else call.worst_usd
         tokens: dict[str, Any] = {} if usage is None else {"tokens": usage._asdict()}
         self._log("charged", id=call.id, usd=usd, outcome=outcome, **tokens)
 

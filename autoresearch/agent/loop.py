@@ -155,7 +155,9 @@ class _Search:
                 AutoresearchError.exit_code,
                 "run the same command again to go on, or choose another --agent",
             )
-        seconds = min(outages.max_seconds, outages.pause_seconds * 2 ** (rounds - 1)) * random.uniform(0.75, 1.0)
+        seconds = min(outages.max_seconds, outages.pause_seconds * 2.0 ** min(rounds - 1, 60)) * random.uniform(
+            0.75, 1.0
+        )
         self._view.note(f"  {told}; trying again in {seconds:.0f} s (failed round {rounds} of {outages.rounds})")
         return self._pause(seconds)
 

@@ -8,12 +8,11 @@ Two forms are known: that of `claude -p --output-format json` or `stream-json` (
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoresearch.agent.ledger import Usage
+from autoresearch.agent.ledger import MOST_USD, Usage
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _parsed(text: str) -> Any:
 def _dollars(value: Any, known: float | None) -> float | None:
     """The latest amount: a tool that tells it several times counts up."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) and value >= 0 else known
+    return float(value) if number and 0 <= value <= MOST_USD else known
 
 
 def _text(value: Any) -> str:

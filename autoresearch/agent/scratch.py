@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from autoresearch.core.workspace import TRAIN
 
 LEFT_ALONE = frozenset({".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 """Folders that tools make on their own; whatever is in them is neither looked at nor taken over."""
+DEEPEST = 32
+"""Folders in folders that are looked into."""
 _STRAY = ("CLAUDECODE", "PWD", "OLDPWD")  # claude refuses to start inside of itself
 _STRAY_PREFIXES = ("AUTORESEARCH_", "GIT_")
 
@@ -87,7 +90,10 @@ def scratch_folder(files: Mapping[str, str], free: Collection[str], hidden: Path
             (folder / name).write_text(text, encoding="utf-8", newline="")
         yield Scratch(folder, {name: (folder / name).read_bytes() for name in files}, free)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        except RecursionError:  # of thousands of folders in folders
+            subprocess.run(["rm", "-rf", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def environment(folder: Path, hidden: Path | None) -> dict[str, str]:
@@ -106,16 +112,19 @@ def environment(folder: Path, hidden: Path | None) -> dict[str, str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """All files, links and other things below a folder, not into links."""
-    try:
-        found = list(folder.iterdir())
-    except OSError:
-        found = []
-        yield folder
-    for path in found:
-        if path.name in LEFT_ALONE and path.is_dir() and not path.is_symlink():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
-        else:
-            yield path
+    """All files, links and other things below a folder, not into links; a folder that can't be looked into itself."""
+    below = [(folder, 0)]
+    while below:
+        place, depth = below.pop()
+        try:
+            if depth > DEEPEST:
+                raise OSError("too deep")
+            found = list(place.iterdir())
+        except OSError:
+            found = []
+            yield place  # files may hide in it
+        for path in found:
+            if not path.is_dir() or path.is_symlink():
+                yield path
+            elif path.name not in LEFT_ALONE:
+                below.append((path, depth + 1))

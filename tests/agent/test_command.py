@@ -139,6 +139,16 @@ def test_any_other_file_that_changes_is_said_and_nothing_is_taken_over(case, com
     assert proposal.cost_usd == 0.25
 
 
+def test_folders_too_deep_to_be_looked_into_are_said_and_removed(command, monkeypatch, tmp_path):
+    temporary = tmp_path / "deep"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    deep = "for _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
+    proposal = command(f"{EDIT}\n{deep}").propose(CONTEXT)
+    assert proposal.problem.startswith("only train.py may be changed; the command also changed d/d/d")
+    assert list(temporary.iterdir()) == []
+
+
 def test_without_the_look_at_other_files_that_would_not_be_seen(command, monkeypatch):
     monkeypatch.setattr(Scratch, "strays", lambda scratch: [])
     with pytest.raises(AssertionError):
@@ -332,7 +342,9 @@ def test_a_tool_that_says_it_failed_has_failed_and_its_cost_counts(command, purs
     assert failed.reason.endswith("failed; it said: overloaded")
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "true", '"0.1"', "null", "[" * 5000])
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-1", "true", '"0.1"', "null", "[" * 5000, "1e308", "1" + "0" * 400]
+)
 def test_a_cost_that_is_no_amount_is_no_cost(value):
     assert reported(f'{{"type": "result", "total_cost_usd": {value}}}').usd is None
 

@@ -1,6 +1,7 @@
 """What a proposer is told: plain data without secrets; crashes to mend, what was refused, what people wrote."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from autoresearch.agent.instructions import KNOWLEDGE_CHARACTERS, Instructions
 from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.loop import search
 from autoresearch.agent.proposer import Context, Proposal
+from autoresearch.agent.quoting import quoted
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
@@ -185,7 +187,7 @@ def test_a_refusal_is_told_until_there_is_an_experiment():
     history.apply({"event": "proposed", "n": 0, "blob": "", "hypothesis": "", "normalized_hash": "0"})
     history.apply({"event": "decided", "n": 0, "verdict": "keep", "val_bpb": 1.0})
     history.apply(refused)
-    assert '"twice the same"' in guidance_of(history)
+    assert quoted("why", "twice the same") in guidance_of(history), "a reason may quote anybody: it is data"
     history.apply({"event": "proposed", "n": 1, "blob": "", "hypothesis": "", "normalized_hash": "1"})
     assert guidance_of(history) == ""
 
@@ -229,6 +231,9 @@ def test_a_text_that_cannot_be_read_is_noted_once_and_what_it_said_before_counts
     assert len([note for note in said if "program.md can't be read" in note]) == 1
     assert len([note for note in said if "knowledge.md can't be read" in note]) == 1
     knowledge.rmdir()
+    os.mkfifo(knowledge)
+    assert texts.knowledge == "known", "a pipe isn't waited for"
+    knowledge.unlink()
     assert texts.knowledge == "", "nobody needs a knowledge.md"
     knowledge.write_text("x" * (KNOWLEDGE_CHARACTERS + 1))
     assert len(texts.knowledge) == KNOWLEDGE_CHARACTERS

@@ -136,7 +136,7 @@ def test_without_caps_there_is_no_limit(purse):
     spend(purse.ledger, 1e6)
 
 
-@pytest.mark.parametrize("told", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("told", [float("nan"), float("inf"), -1.0, 1e308])
 def test_what_is_no_amount_counts_as_the_worst_case(told, purse):
     purse = purse()
     spend(purse.ledger, 0.3, told)

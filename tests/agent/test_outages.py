@@ -121,6 +121,13 @@ def test_pauses_double_with_jitter_up_to_a_limit(patient, listener, monkeypatch)
     assert len({seconds / most for seconds, most in zip(slept, [10, 20, 40, 80, 100, 100, 100], strict=True)}) > 1
 
 
+def test_patience_without_end(patient, listener, monkeypatch):
+    """The doubling of more than a thousand pauses is no number any more."""
+    slept = pauses(monkeypatch)
+    search(patient(rounds=1100, pause_seconds=0.01, max_seconds=0.02), Planned(*[OVERLOADED] * 1100), listener)
+    assert len(slept) == 1099 and max(slept) <= 0.02
+
+
 def test_a_pause_heeds_stop_conditions(patient, listener, monkeypatch):
     monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
     lab = patient(stop={"max_hours": 0.1 / 3600}, pause_seconds=60.0, max_seconds=60.0)
