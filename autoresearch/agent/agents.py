@@ -136,6 +136,9 @@ def check_ready(settings: Settings, directory: Path) -> None:
                 f"{asked} needs a key, and none is set",
                 "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL for a server of your own; --agent optimizer needs none",
             )
+        for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+            if re.search(r"[\s\x00-\x1f\x7f]", os.environ.get(name, "")):
+                raise UsageError(f"{name} holds blanks or control characters", "set it to the key alone, in one line")
     for part in parts:
         if part.kind == "command":
             command_line(part.argument)

@@ -11,6 +11,7 @@ import email.utils
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ class ClaudeClient:
     def _wait(self, attempt: int, asked: float | None) -> float:
         """Seconds before the next attempt: what the server asks for, else doubled each time; jitter is added."""
         outages = self._outages
-        wait = outages.base_seconds * 2**attempt if asked is None else asked
+        wait = outages.base_seconds * 2.0 ** min(attempt, 60) if asked is None else asked
         return float(min(wait * (1 + 0.25 * self._jitter()), outages.max_seconds))
 
     def _connected(self) -> anthropic.Anthropic:
@@ -226,14 +227,16 @@ class ClaudeClient:
         import anthropic
 
         if isinstance(error, _Malformed):
-            return _Outage("malformed", str(error), billed=True)
+            return _Outage("malformed", _public(str(error)), billed=True)
         if isinstance(error, anthropic.APITimeoutError):
             sent = type(error.__cause__).__name__ not in _NEVER_SENT
             return _Outage("timeout", f"no answer within {self._timeout:g} s" if sent else "can't be reached", sent)
         if isinstance(error, anthropic.APIConnectionError):
             cause = error.__cause__
+            if type(cause).__name__ == "LocalProtocolError":  # a header that can't be sent; it quotes the key
+                raise AutoresearchError("the key can't be sent: it holds characters that no header may", _KEY) from None
             reason = f"{type(cause).__name__} {cause}" if cause else str(error)
-            return _Outage("connection", one_line(reason), billed=type(cause).__name__ not in _NEVER_SENT)
+            return _Outage("connection", _public(reason), billed=type(cause).__name__ not in _NEVER_SENT)
         if isinstance(error, anthropic.APIStatusError):
             return self._status(error)
         # A TypeError is how the SDK says that it has no key at all.
@@ -365,5 +368,7 @@ def _public(text: str) -> str:
     """What a server said, in one line, without a key that it may have repeated."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         if secret := os.environ.get(name):
-            text = text.replace(secret, "…")
+            # An error may quote it by its repr, where a control character is an escape.
+            for part in sorted({secret, *re.split(r"[\x00-\x20\x7f]+", secret)} - {""}, key=len, reverse=True):
+                text = text.replace(part, "…")
     return one_line(text)[:300]

@@ -188,3 +188,12 @@ def test_the_survey_tells_no_key(monkeypatch):
     assert (found["key"], found["commands"]) == ("ANTHROPIC_API_KEY", [])
     assert found["anthropic"]
     assert "sk-ant-secret" not in str(found)
+
+
+@pytest.mark.parametrize("name", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
+@pytest.mark.parametrize("key", ["sk-secret\r", "sk-secret\n", " sk-secret", "sk secret", "sk-secret\x7f"])
+def test_a_key_with_blanks_or_control_characters_is_refused_unshown(name, key, monkeypatch, tmp_path):
+    monkeypatch.setenv(name, key)
+    with pytest.raises(UsageError, match=f"{name} holds blanks") as caught:
+        check_ready(replace(SETTINGS, agent="claude"), tmp_path)
+    assert "secret" not in caught.value.message + caught.value.hint

@@ -252,3 +252,17 @@ def test_the_bound_of_a_requests_tokens_holds_and_becomes_tight(api):
     assert 400 + 225 < tokens_bound(system, tools, longer, answer) < first
     unsent = [*messages, {"role": "user", "content": "y" * 5_000}]
     assert tokens_bound(system, tools, unsent, answer) > 5_000, "an answer that isn't sent back hides nothing"
+
+
+def test_a_key_that_no_header_may_hold_is_never_shown(api, serve, client, monkeypatch):
+    server = serve(api.answer(api.text("hello")))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-secret\r")
+    made, opened, waits = client()
+    with pytest.raises(AutoresearchError, match="the key can't be sent") as raised:
+        made.ask(*ASK)
+    assert (server.requests, waits, opened.charged) == ([], [], [0.0])
+    assert "secret" not in json.dumps(opened.events) + str(raised.value) + raised.value.hint
+
+
+def test_a_wait_has_no_number_of_tries_that_is_too_many(client):
+    assert client()[0]._wait(100_000, None) == 0.0
