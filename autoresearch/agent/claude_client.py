@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import os
 import random
 import re
@@ -32,6 +33,10 @@ LEAST_TOKENS = 4_000
 """Of an answer: below it a model that thinks first would say nothing."""
 HIDDEN_TOKENS = 1_500
 """More than what the API adds to a request of its own, e.g. how tools are called (some 350 tokens)."""
+MOST_BYTES = 32 * 2**20
+"""Of an answer."""
+MOST_TOKENS = 10**8
+"""Of one kind in one answer: what is more is no count."""
 TURN_TOKENS = 100
 """More than what it adds to a message: its role, and where it ends."""
 _INSTALL = "install it: pip install 'autoresearch[claude]'"
@@ -155,9 +160,10 @@ class ClaudeClient:
             **({"tools": tools} if tools else {}),
         }
         try:
-            with sdk:
-                raw = sdk.messages.with_raw_response.create(**request)
-            answer = _answer(raw.http_response.content, len(messages))
+            until = time.monotonic() + self._timeout
+            with sdk, sdk.messages.with_streaming_response.create(**request) as response:
+                body = _body(response, until)
+            answer = _answer(body, len(messages))
         except BaseException as error:
             try:
                 outage = self._outage(error)
@@ -290,16 +296,55 @@ def _bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
+def _body(response: Any, until: float) -> bytes:
+    """What a server sends, piece by piece: the SDK's own timeout is one of each piece, and a trickle would never end.
+
+    Args:
+        response: of the SDK, streaming.
+        until: when it must have ended, by the monotonic clock.
+
+    Raises:
+        APITimeoutError, APIConnectionError: as the SDK raises them before the first piece.
+        _Malformed: it is longer than any message.
+    """
+    import anthropic
+
+    body = bytearray()
+    try:
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise _Malformed(f"the answer has more than {MOST_BYTES} bytes")
+            if time.monotonic() > until:
+                raise anthropic.APITimeoutError(request=response.http_request)
+    except (anthropic.AnthropicError, _Malformed):
+        raise
+    except Exception as error:  # of the transport, which the SDK passes on as they are
+        kind = anthropic.APITimeoutError if "Timeout" in type(error).__name__ else anthropic.APIConnectionError
+        raise kind(request=response.http_request) from error
+    return bytes(body)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no number")
+    return number
+
+
 def _answer(body: bytes, sent: int) -> Answer:
     """Read a message.
 
     Raises:
-        _Malformed: it is none, or doesn't say what it used.
+        _Malformed: it is none, doesn't say what it used, or holds what can't be sent back: half a character of UTF-16,
+            a number that isn't finite.
     """
     try:
-        message = json.loads(body)
-    except ValueError as error:
-        raise _Malformed(f"the answer is not JSON: {one_line(body[:100].decode('utf-8', 'replace'))!r}") from error
+        message = json.loads(body, parse_constant=_finite, parse_float=_finite)
+        json.dumps(message, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        told = _public(body[:10_000].decode("utf-8", "replace"))[:100]
+        raise _Malformed(f"the answer is not JSON that can be used: {told!r}") from error
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list) or not all(
         isinstance(b, dict) and isinstance(b.get("type"), str) for b in content
@@ -311,11 +356,11 @@ def _answer(body: bytes, sent: int) -> Answer:
     detail = "" if not isinstance(details, dict) else f"{details.get('category') or ''}: {details.get('explanation')}"
     return Answer(
         content=content,
-        stop_reason=one_line(str(message.get("stop_reason"))),
+        stop_reason=_public(str(message.get("stop_reason"))),
         usage=_usage(message.get("usage")),
-        model=one_line(str(message.get("model", ""))),
+        model=_public(str(message.get("model", ""))),
         sent=sent,
-        detail=one_line(detail),
+        detail=_public(detail),
     )
 
 
@@ -324,8 +369,8 @@ def _usage(data: Any) -> Usage:
         value = source.get(name) if isinstance(source, dict) else None
         if value is None:
             return 0
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise _Malformed(f"the answer's usage has {name} {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TOKENS:
+            raise _Malformed(f"the answer's usage has {name} {_public(str(value))[:20]}")
         return value
 
     if not isinstance(data, dict) or "input_tokens" not in data or "output_tokens" not in data:

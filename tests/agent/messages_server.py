@@ -4,6 +4,7 @@ It refuses what the API refuses of current models, keeps a prompt cache, and cou
 which is wrong about any of these is told so. A token stands for four bytes here.
 """
 
+import contextlib
 import hashlib
 import json
 import socket
@@ -64,6 +65,8 @@ DROP = Fault()
 """The connection is closed without an answer."""
 HANG = Fault()
 """Nothing comes until the server is closed."""
+TRICKLE = Fault(200)
+"""A blank every tenth of a second, as some servers send to keep a connection, until the server is closed."""
 GARBAGE = Fault(200, b"<html>a proxy's page</html>")
 
 Scripted = dict[str, Any] | Fault | Callable[[dict[str, Any]], Any]
@@ -133,6 +136,9 @@ class MessagesServer:
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
             return
+        if done is TRICKLE:
+            self._trickle(handler)
+            return
         status, headers, body = (done.status, done.headers, done.body) if isinstance(done, Fault) else (200, {}, done)
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         handler.send_response(status)
@@ -140,6 +146,15 @@ class MessagesServer:
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(raw)
+
+    def _trickle(self, handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("content-type", "application/json")
+        handler.end_headers()
+        with contextlib.suppress(OSError):  # the other side has enough
+            while not self._closed.wait(0.1):
+                handler.wfile.write(b" ")
+        handler.close_connection = True
 
     def _next(self, request: dict[str, Any]) -> Any:
         last = request["messages"][-1]

@@ -62,6 +62,21 @@ def test_a_retry_after_may_be_a_date(api, serve, client):
     assert waits == [60.0]
 
 
+@pytest.mark.parametrize("where", ["page", "stop_reason", "model", "stop_details"])
+def test_a_key_that_a_server_repeats_is_shown_nowhere(api, serve, client, monkeypatch, where):
+    key = "sk-ant-SECRET-" + "7" * 90
+    said = {"stop_details": {"explanation": key}} if where == "stop_details" else {where: key}
+    page = api.Fault(200, f"<html>{'x' * 60} Bearer {key}</html>".encode())
+    serve(page if where == "page" else api.answer(**{"stop": key} if where == "stop_reason" else said))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", key)
+    made, opened, _ = client(Outages(retries=0))
+    try:
+        told = repr(made.ask(*ASK))
+    except RoundFailed as failed:
+        told = failed.reason
+    assert "SECRET" not in told + " ".join(opened.outcomes)
+
+
 def test_overloaded_three_times_then_fine(api, serve, client):
     serve(*[api.error(529, "overloaded")] * 3, api.answer(api.text("hello")))
     made, opened, waits = client(Outages(retries=3, base_seconds=2.0, max_seconds=300.0))
@@ -90,7 +105,13 @@ def test_jitter_lengthens_a_wait_and_never_shortens_it(api, serve, purse):
         (lambda api: api.error(504), "server error", "server error: 504 as scripted; perhaps billed", True),
         (lambda api: api.DROP, "connection", "connection: ", True),
         (lambda api: api.HANG, "timeout", "timeout: no answer within 0.3 s; perhaps billed", True),
+        (lambda api: api.TRICKLE, "timeout", "timeout: no answer within 0.3 s; perhaps billed", True),
         (lambda api: api.GARBAGE, "malformed", "malformed: the answer is not JSON", True),
+        (lambda api: api.Fault(200, b"[" * 200_000), "malformed", "malformed: the answer is not JSON", True),
+        (lambda api: api.answer(api.text("half \ud83d")), "malformed", "malformed: the answer is not JSON", True),
+        (lambda api: api.answer(api.use("x", y=math.inf)), "malformed", "malformed: the answer is not JSON", True),
+        (lambda api: api.Fault(200, b'{"content": [], "x": 1e999}'), "malformed", "the answer is not JSON", True),
+        (lambda api: api.answer(usage={"input_tokens": 10**400, "output_tokens": 1}), "malformed", "input_tokens 1000", True),
         (lambda api: api.Fault(200, {"content": "words"}), "malformed", "malformed: the answer is no message", True),
         (lambda api: api.Fault(200, []), "malformed", "malformed: the answer is no message", True),
         (lambda api: api.answer(api.text("hello"), usage={}), "malformed", "doesn't say how many tokens", True),
@@ -109,7 +130,7 @@ def test_an_outage_that_lasts_fails_the_round_and_each_attempt_is_in_the_journal
     assert "2 tries" in raised.value.reason
     assert len(server.requests) == len(opened.outcomes) == 2
     assert waits == [0.0]
-    assert all(outcome in told for told in opened.outcomes)
+    assert all(outcome in told for told in opened.outcomes), opened.outcomes
     worst = [event["worst_usd"] for event in opened.events if event["event"] == "call"]
     assert opened.charged == (worst if billed else [0.0, 0.0])
     assert worst[0] > 0
