@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoresearch.agent.claude_client import Answer, ClaudeClient
+from autoresearch.agent.claude_answer import Answer
+from autoresearch.agent.claude_client import ClaudeClient
 from autoresearch.agent.claude_prompt import MINUTES, is_mending, prompt_of
 from autoresearch.agent.claude_tools import Desk, Reply
 from autoresearch.agent.ledger import Ledger, Usage

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import email.utils
 import json
-import math
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autoresearch.agent.ledger import Ledger, Usage
+from autoresearch.agent.claude_answer import Answer, Malformed, public, read_answer
+from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.prices import Prices
 from autoresearch.agent.proposer import RoundFailed
 from autoresearch.core.agent_settings import Outages
@@ -35,8 +33,6 @@ HIDDEN_TOKENS = 1_500
 """More than what the API adds to a request of its own, e.g. how tools are called (some 350 tokens)."""
 MOST_BYTES = 32 * 2**20
 """Of an answer."""
-MOST_TOKENS = 10**8
-"""Of one kind in one answer: what is more is no count."""
 TURN_TOKENS = 100
 """More than what it adds to a message: its role, and where it ends."""
 _INSTALL = "install it: pip install 'autoresearch[claude]'"
@@ -45,27 +41,6 @@ _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "Proxy
 
 _GATEWAY = frozenset({502, 504, 524})
 """Statuses by which something between here and the server says that the server didn't answer it."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back."""
-
-    content: list[dict[str, Any]]
-    """Blocks as they were served, to be sent back unchanged, thinking included."""
-    stop_reason: str
-    usage: Usage
-    model: str
-    """That answered, as the server names it."""
-    sent: int
-    """Messages in the request."""
-    detail: str = ""
-    """Why it stopped, where the server says more, e.g. of a refusal."""
-
-    @property
-    def tokens(self) -> int:
-        """Of the request and the answer together."""
-        return sum(self.usage)
 
 
 class _Outage(NamedTuple):
@@ -163,7 +138,7 @@ class ClaudeClient:
             until = time.monotonic() + self._timeout
             with sdk, sdk.messages.with_streaming_response.create(**request) as response:
                 body = _body(response, until)
-            answer = _answer(body, len(messages))
+            answer = read_answer(body, len(messages))
         except BaseException as error:
             try:
                 outage = self._outage(error)
@@ -222,7 +197,7 @@ class ClaudeClient:
         try:
             return anthropic.Anthropic(api_key=dummy, max_retries=0, timeout=self._timeout)
         except (anthropic.AnthropicError, ValueError, TypeError) as error:
-            raise AutoresearchError(f"the anthropic SDK can't be set up: {_public(str(error))}", _KEY) from error
+            raise AutoresearchError(f"the anthropic SDK can't be set up: {public(str(error))}", _KEY) from error
 
     def _outage(self, error: BaseException) -> _Outage | None:
         """What an error means; None where it is none of the server's or the network's.
@@ -232,8 +207,8 @@ class ClaudeClient:
         """
         import anthropic
 
-        if isinstance(error, _Malformed):
-            return _Outage("malformed", _public(str(error)), billed=True)
+        if isinstance(error, Malformed):
+            return _Outage("malformed", public(str(error)), billed=True)
         if isinstance(error, anthropic.APITimeoutError):
             sent = type(error.__cause__).__name__ not in _NEVER_SENT
             return _Outage("timeout", f"no answer within {self._timeout:g} s" if sent else "can't be reached", sent)
@@ -242,17 +217,17 @@ class ClaudeClient:
             if type(cause).__name__ == "LocalProtocolError":  # a header that can't be sent; it quotes the key
                 raise AutoresearchError("the key can't be sent: it holds characters that no header may", _KEY) from None
             reason = f"{type(cause).__name__} {cause}" if cause else str(error)
-            return _Outage("connection", _public(reason), billed=type(cause).__name__ not in _NEVER_SENT)
+            return _Outage("connection", public(reason), billed=type(cause).__name__ not in _NEVER_SENT)
         if isinstance(error, anthropic.APIStatusError):
             return self._status(error)
         # A TypeError is how the SDK says that it has no key at all.
         keyless = isinstance(error, TypeError) and "authentication" in str(error)
         if keyless or isinstance(error, anthropic.AnthropicError):
-            raise AutoresearchError(f"the request can't be sent: {_public(str(error))}", _KEY) from error
+            raise AutoresearchError(f"the request can't be sent: {public(str(error))}", _KEY) from error
         return None
 
     def _status(self, error: anthropic.APIStatusError) -> _Outage:
-        status, said = error.status_code, _public(error.api_message or error.message)
+        status, said = error.status_code, public(error.api_message or error.message)
         if status in (408, 409, 429) or status >= 500:
             kind = {429: "rate limit", 529: "overloaded", 503: "overloaded", 408: "timeout"}.get(status, "server error")
             wait = _retry_after(error.response.headers)
@@ -265,10 +240,6 @@ class ClaudeClient:
             "ANTHROPIC_BASE_URL says where it is asked for",
         }.get(status, "the request was refused as it is; see what the server says")
         raise AutoresearchError(f"{self.model}: {status} {said}", hint) from error
-
-
-class _Malformed(Exception):
-    """An answer with status 200 that isn't a message."""
 
 
 _KEY = "set ANTHROPIC_API_KEY to a valid key, or ANTHROPIC_BASE_URL to a server that needs none"
@@ -305,7 +276,7 @@ def _body(response: Any, until: float) -> bytes:
 
     Raises:
         APITimeoutError, APIConnectionError: as the SDK raises them before the first piece.
-        _Malformed: it is longer than any message.
+        Malformed: it is longer than any message.
     """
     import anthropic
 
@@ -314,77 +285,15 @@ def _body(response: Any, until: float) -> bytes:
         for piece in response.iter_bytes():
             body += piece
             if len(body) > MOST_BYTES:
-                raise _Malformed(f"the answer has more than {MOST_BYTES} bytes")
+                raise Malformed(f"the answer has more than {MOST_BYTES} bytes")
             if time.monotonic() > until:
                 raise anthropic.APITimeoutError(request=response.http_request)
-    except (anthropic.AnthropicError, _Malformed):
+    except (anthropic.AnthropicError, Malformed):
         raise
     except Exception as error:  # of the transport, which the SDK passes on as they are
         kind = anthropic.APITimeoutError if "Timeout" in type(error).__name__ else anthropic.APIConnectionError
         raise kind(request=response.http_request) from error
     return bytes(body)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is no number")
-    return number
-
-
-def _answer(body: bytes, sent: int) -> Answer:
-    """Read a message.
-
-    Raises:
-        _Malformed: it is none, doesn't say what it used, or holds what can't be sent back: half a character of UTF-16,
-            a number that isn't finite.
-    """
-    try:
-        message = json.loads(body, parse_constant=_finite, parse_float=_finite)
-        json.dumps(message, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        told = _public(body[:10_000].decode("utf-8", "replace"))[:100]
-        raise _Malformed(f"the answer is not JSON that can be used: {told!r}") from error
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list) or not all(
-        isinstance(b, dict) and isinstance(b.get("type"), str) for b in content
-    ):
-        raise _Malformed("the answer is no message: it has no list of content blocks")
-    if any(b["type"] == "tool_use" and not all(isinstance(b.get(k), str) for k in ("id", "name")) for b in content):
-        raise _Malformed("the answer uses a tool without an id or a name")
-    details = message.get("stop_details")
-    detail = "" if not isinstance(details, dict) else f"{details.get('category') or ''}: {details.get('explanation')}"
-    return Answer(
-        content=content,
-        stop_reason=_public(str(message.get("stop_reason"))),
-        usage=_usage(message.get("usage")),
-        model=_public(str(message.get("model", ""))),
-        sent=sent,
-        detail=_public(detail),
-    )
-
-
-def _usage(data: Any) -> Usage:
-    def tokens(source: Any, name: str) -> int:
-        value = source.get(name) if isinstance(source, dict) else None
-        if value is None:
-            return 0
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TOKENS:
-            raise _Malformed(f"the answer's usage has {name} {_public(str(value))[:20]}")
-        return value
-
-    if not isinstance(data, dict) or "input_tokens" not in data or "output_tokens" not in data:
-        raise _Malformed("the answer doesn't say how many tokens it used")
-    written = tokens(data, "cache_creation_input_tokens")
-    # Where the lifetimes aren't told apart, all is taken for the dearer one.
-    short = min(written, tokens(data.get("cache_creation"), "ephemeral_5m_input_tokens"))
-    return Usage(
-        input=tokens(data, "input_tokens"),
-        output=tokens(data, "output_tokens"),
-        cache_write=short,
-        cache_write_hour=written - short,
-        cache_read=tokens(data, "cache_read_input_tokens"),
-    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -407,13 +316,3 @@ def _credentials() -> bool:
     """Whether the SDK would find a key, a token, or where to get one."""
     names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "ANTHROPIC_FEDERATION_RULE_ID")
     return any(os.environ.get(name) for name in names)
-
-
-def _public(text: str) -> str:
-    """What a server said, in one line, without a key that it may have repeated."""
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-        if secret := os.environ.get(name):
-            # An error may quote it by its repr, where a control character is an escape.
-            for part in sorted({secret, *re.split(r"[\x00-\x20\x7f]+", secret)} - {""}, key=len, reverse=True):
-                text = text.replace(part, "…")
-    return one_line(text)[:300]

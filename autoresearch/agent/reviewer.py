@@ -12,7 +12,8 @@ from dataclasses import replace
 from difflib import unified_diff
 from typing import Any
 
-from autoresearch.agent.claude_client import Answer, ClaudeClient
+from autoresearch.agent.claude_answer import Answer
+from autoresearch.agent.claude_client import ClaudeClient
 from autoresearch.agent.digest import digest
 from autoresearch.agent.ledger import Ledger, RoundCapReached
 from autoresearch.agent.precedent import precedents
