@@ -6,7 +6,9 @@ import math
 import pytest
 
 from autoresearch.agent import claude_client
+from autoresearch.agent.claude_answer import Answer
 from autoresearch.agent.claude_client import LEAST_TOKENS, ClaudeClient, tokens_bound
+from autoresearch.agent.ledger import Usage
 from autoresearch.agent.prices import load_prices
 from autoresearch.agent.proposer import RoundFailed
 from autoresearch.core.agent_settings import Outages
@@ -153,7 +155,7 @@ def test_an_interrupted_request_is_charged_at_its_worst(api, serve, client, monk
     def interrupted(body, sent):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(claude_client, "_answer", interrupted)
+    monkeypatch.setattr(claude_client, "read_answer", interrupted)
     with pytest.raises(KeyboardInterrupt):
         made.ask(*ASK)
     assert opened.charged == [opened.events[0]["worst_usd"]]
@@ -268,7 +270,7 @@ def test_the_bound_of_a_requests_tokens_holds_and_becomes_tight(api):
     messages = [{"role": "user", "content": "hello"}]
     first = tokens_bound(system, tools, messages)
     assert first > 2_000, "a token for each byte"
-    answer = claude_client.Answer([api.text("x" * 900)], "end_turn", claude_client.Usage(400, 225), "m", sent=1)
+    answer = Answer([api.text("x" * 900)], "end_turn", Usage(400, 225), "m", sent=1)
     longer = [*messages, {"role": "assistant", "content": answer.content}, {"role": "user", "content": "go on"}]
     assert 400 + 225 < tokens_bound(system, tools, longer, answer) < first
     unsent = [*messages, {"role": "user", "content": "y" * 5_000}]
