@@ -216,13 +216,14 @@ def status(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
     \b
     Example: autoresearch status --json
     """
+    from autoresearch.core.runs import load
     from autoresearch.report import summary
 
-    state = summary.load(workspace, tag)
+    saved = load(workspace, tag)
     if as_json:
-        print_document(summary.status(state))
+        print_document(summary.status(saved))
     else:
-        click.echo(summary.status_text(state))
+        click.echo(summary.status_text(saved))
 
 
 @main.command()
@@ -235,13 +236,14 @@ def report(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
     \b
     Example: autoresearch report --tag nov30
     """
+    from autoresearch.core.runs import load
     from autoresearch.report import summary
 
-    state = summary.load(workspace, tag)
+    saved = load(workspace, tag)
     if as_json:
-        print_document(summary.report(state))
+        print_document(summary.report(saved))
     else:
-        click.echo(summary.report_text(state))
+        click.echo(summary.report_text(saved))
 
 
 @main.command()
@@ -299,14 +301,14 @@ def audit(
              autoresearch audit --repeats 12 --text essays.txt
     """
     from autoresearch.agent import audit as auditor
+    from autoresearch.core.runs import load
     from autoresearch.report import audit as audit_report
-    from autoresearch.report import summary
 
     end_as_interrupted()
     view = view_for(verbose, as_json)
     try:
         tag, subject = auditor.audit(workspace, tag, repeats, text, view, options_of(sandbox=sandbox))
-        found = audit_report.document(summary.load(workspace, tag), subject)
+        found = audit_report.document(load(workspace, tag), subject)
         if as_json:
             print_document(found)
         else:

@@ -285,6 +285,7 @@ class History:
             code_size=event.get("code_size", 0),
             change_hash=event.get("change_hash", ""),
             facts=event.get("facts", {}),
+            proposed_at=_moment(event),
         )
         self.failed_rounds = 0
 
@@ -323,6 +324,7 @@ class History:
             decided_key=self.comparability_key,
             near_miss=event.get("near_miss", False),
             unfinished=None,
+            decided_at=_moment(event),
         )
 
     def _anchored(self, event: Mapping[str, Any]) -> None:
@@ -361,3 +363,8 @@ class History:
         if "rules" in event:
             self._take_rules(event["rules"])
         self._take_prior(event)
+
+
+def _moment(event: Mapping[str, Any]) -> datetime | None:
+    """When it was journaled; None for an event that was never written."""
+    return datetime.fromisoformat(event["time"]) if "time" in event else None

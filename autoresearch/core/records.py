@@ -128,6 +128,8 @@ class Record:
     """Discarded, though its first score was an unclear gain: perhaps good together with another one."""
     withdrawn: str | None = None
     """Why a keep was taken back."""
+    proposed_at: datetime | None = field(default=None, compare=False)
+    decided_at: datetime | None = field(default=None, compare=False)
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Of the proposal, e.g. the model, or `mend_of`: the experiment whose crash it mends."""
 

@@ -10,37 +10,37 @@ from autoresearch.core.audits import ENOUGH, Audited, Audits, Comparison, Subjec
 from autoresearch.core.interval import Interval
 from autoresearch.core.journal import Journal
 from autoresearch.core.records import Record
-from autoresearch.report.summary import State
+from autoresearch.core.runs import SavedRun
 
 NAMES = {"val": "val", "test": "test, held out", "text": "other text"}
 """Sets of rows as they are named to people."""
 
 
-def document(state: State, subject: Subject | None) -> dict[str, Any]:
+def document(run: SavedRun, subject: Subject | None) -> dict[str, Any]:
     """The document of `autoresearch audit --json`.
 
     Args:
-        state: of the run.
+        run: whose audit it is.
         subject: what was audited; None where nothing was kept.
 
     Returns:
         Scores in bits per byte; a gain is baseline minus incumbent, with a 95 % confidence interval.
     """
-    history = state.history
+    history = run.history
     known: dict[str, Any] = {
-        "tag": state.tag,
+        "tag": run.tag,
         "incumbent": subject.incumbent if subject else 0,
         "comparability_key": subject.key if subject else history.comparability_key,
         "same_machine": subject is None or subject.key == history.comparability_key,
-        "claimed_gain": _claimed(state, subject),
+        "claimed_gain": _claimed(run, subject),
         "texts": {},
         "val_gain_above_test_gain": None,
         "suspect": 0,
-        "along": along(state),
+        "along": along(run),
     }
     if subject is None:
         return {**known, "conclusion": "nothing was kept: the incumbent is the baseline, so there is no gain to audit"}
-    path = state.workspace / ".autoresearch" / state.tag / "audits.jsonl"
+    path = run.folder / "audits.jsonl"
     measured = Audits.from_events(Journal(path).read(), str(path)).measured[subject]
     names = [name for name in NAMES if name != "text" or subject.text]
     compared = {name: compare(measured, name) for name in names}
@@ -56,9 +56,9 @@ def document(state: State, subject: Subject | None) -> dict[str, Any]:
     }
 
 
-def _claimed(state: State, subject: Subject | None) -> float | None:
+def _claimed(run: SavedRun, subject: Subject | None) -> float | None:
     """The run's own gain on val; None where baseline and incumbent aren't comparable, or on another machine."""
-    baseline, best = state.history.baseline, state.history.incumbent
+    baseline, best = run.history.baseline, run.history.incumbent
     if baseline is None or best is None or baseline.value is None or best.value is None:
         return None
     if baseline.value_key != best.value_key or (subject is not None and best.value_key != subject.key):
@@ -93,7 +93,7 @@ def _row(made: Audited, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def along(state: State) -> dict[str, Any]:
+def along(run: SavedRun) -> dict[str, Any]:
     """How val and test went together along the run, from the routine scores of every measurement.
 
     Returns:
@@ -101,9 +101,8 @@ def along(state: State) -> dict[str, Any]:
         whether it was kept; `correlation` of val and test over them (None below three); `gap_change`: the incumbent's
         gap minus the baseline's.
     """
-    history = state.history
-    # The line written last counts: a measurement that was cut off may have left one behind.
-    test = {(entry["n"], entry["k"]): float(entry["test_bpb"]) for entry in state.audit if "test_bpb" in entry}
+    history = run.history
+    test = run.test_scores
     rows = [row for record in history.experiments.values() if (row := _along(record, history.comparability_key, test))]
     gaps = {row["experiment"]: row["gap"] for row in rows}
     best = history.incumbent

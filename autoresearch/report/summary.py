@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from autoresearch.core import noise
-from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History
-from autoresearch.core.journal import Journal
 from autoresearch.core.records import Record
-from autoresearch.core.task import workspace_folder
+from autoresearch.core.runs import SavedRun
 from autoresearch.core.view import gain_text, show_command
-from autoresearch.core.workspace import Workspace
 
 TOLD = 10
 """Of failures, near misses and suspect measurements each, the last ones."""
-
-
-@dataclass(frozen=True)
-class State:
-    """One run as its journal tells it."""
-
-    tag: str
-    workspace: Path
-    history: History
-    audit: tuple[dict[str, Any], ...]
-    """Scores of the test split, by experiment and k."""
-
-
-def load(directory: Path, tag: str = "") -> State:
-    """Read a run.
-
-    Args:
-        directory: a workspace, or a folder with the one that the main job made.
-        tag: "" is the run written to last.
-
-    Raises:
-        UsageError: no workspace, no run, or none of that tag.
-        DataError: the journal is damaged.
-    """
-    place = workspace_folder(directory)
-    if not place.is_dir():
-        raise UsageError(f"no workspace in {directory.resolve()}", "start a search there: autoresearch")
-    workspace = Workspace(place)
-    tags = workspace.tags()
-    if not tags:
-        raise UsageError(f"{workspace.directory} has no run yet", "start one: autoresearch")
-    if tag and tag not in tags:
-        raise UsageError(f"no run {tag!r} in {workspace.directory}", "runs: " + ", ".join(tags))
-    chosen = tag or tags[-1]
-    folder = workspace.directory / ".autoresearch" / chosen
-    journal = Journal(folder / "journal.jsonl")
-    audit = Journal(folder / "audit.jsonl").read()
-    history = History.from_events(journal.read(), str(journal.path))
-    return State(chosen, workspace.directory, history, tuple(audit))
 
 
 def spread(history: History) -> noise.Spread:
@@ -64,13 +20,13 @@ def spread(history: History) -> noise.Spread:
     return noise.spread_of(history, history.rules)
 
 
-def status(state: State) -> dict[str, Any]:
+def status(run: SavedRun) -> dict[str, Any]:
     """The document of `autoresearch status --json`."""
-    history = state.history
+    history = run.history
     counts, baseline, best = history.counts, history.baseline, history.incumbent
     return {
-        "tag": state.tag,
-        "workspace": str(state.workspace),
+        "tag": run.tag,
+        "workspace": str(run.place),
         "backend": history.settings.get("backend", ""),
         "preset": history.settings.get("preset", ""),
         "device": history.run.get("device", {}).get("name", ""),
@@ -82,8 +38,8 @@ def status(state: State) -> dict[str, Any]:
         "failed": counts.failed,
         "refused": len(history.refusals),
         "failed_rounds": len(history.outages),
-        "baseline": _measured(state, baseline),
-        "best": None if best is None else {**_measured(state, best), "commit": best.commit, "experiment": best.number},
+        "baseline": _measured(run, baseline),
+        "best": None if best is None else {**_measured(run, best), "commit": best.commit, "experiment": best.number},
         "incumbent_commit": best.commit if best else None,
         "running": history.pending.number if history.pending and not history.stop_reason else None,
         "cost_usd": round(history.cost_usd, 9),
@@ -99,15 +55,15 @@ def cost_by_agent(history: History) -> dict[str, float]:
     return {a: round(math.fsum(charge.usd for charge in calls if charge.agent == a), 9) for a in agents}
 
 
-def _measured(state: State, record: Record | None) -> dict[str, Any]:
-    if record is None or record.value is None or record.value_key != state.history.comparability_key:
+def _measured(run: SavedRun, record: Record | None) -> dict[str, Any]:
+    if record is None or record.value is None or record.value_key != run.history.comparability_key:
         return {"val_bpb": None, "n": 0, "spread": None}
-    return {"val_bpb": record.value, "n": record.value_n, "spread": spread(state.history).value}
+    return {"val_bpb": record.value, "n": record.value_n, "spread": spread(run.history).value}
 
 
-def status_text(state: State) -> str:
+def status_text(run: SavedRun) -> str:
     """A few lines for a person."""
-    s = status(state)
+    s = status(run)
     lines = [
         f"run {s['tag']} in {s['workspace']}",
         f"{s['backend']} on {s['device']}, {s['preset']}, key {s['comparability_key']}",
@@ -118,10 +74,10 @@ def status_text(state: State) -> str:
     ]
     if s["best"]:
         lines.append(
-            f"{gain_text(state.history)}, spread between seeds {spread(state.history)}; "
+            f"{gain_text(run.history)}, spread between seeds {spread(run.history)}; "
             f"best: experiment {s['best']['experiment']}, commit {s['best']['commit'][:10]}"
         )
-    if state.history.charges or state.history.open_calls:
+    if run.history.charges or run.history.open_calls:
         lines.append(_cost_text(s))
     if s["running"] is not None and not s["stop_reason"]:
         lines.append(f"experiment {s['running']} is under way, or was when the search ended")
@@ -136,10 +92,10 @@ def _cost_text(s: dict[str, Any]) -> str:
     return f"calls cost {s['cost_usd']:.2f} dollars{each}; {agents}"
 
 
-def report(state: State) -> dict[str, Any]:
+def report(run: SavedRun) -> dict[str, Any]:
     """The document of `autoresearch report --json`: the status, and every experiment."""
     rows = []
-    for record in state.history.experiments.values():
+    for record in run.history.experiments.values():
         rows.append(
             {
                 "experiment": record.number,
@@ -153,23 +109,23 @@ def report(state: State) -> dict[str, Any]:
                 "hypothesis": record.hypothesis,
                 "category": record.category,
                 "proposer": record.proposer,
-                "cost_usd": round(state.history.cost_of(record.number), 9),
+                "cost_usd": round(run.history.cost_of(record.number), 9),
                 "parent": record.parent,
                 "commit": record.commit,
                 "diff_lines": record.diff_lines,
                 "seconds": round(sum(r.total_seconds for r in record.results), 3),
             }
         )
-    return {"status": status(state), "experiments": rows, "test": list(state.audit)}
+    return {"status": status(run), "experiments": rows, "test": list(run.audit)}
 
 
-def report_text(state: State) -> str:
+def report_text(run: SavedRun) -> str:
     """The conclusion first, then what was kept, then what failed."""
-    document = report(state)
+    document = report(run)
     s, rows = document["status"], document["experiments"]
-    lines = [status_text(state), ""]
+    lines = [status_text(run), ""]
     kept = [row for row in rows if row["verdict"] == "keep" and row["experiment"] > 0]
-    value = {n: r.value for n, r in state.history.experiments.items() if noise.comparable_scores(state.history, r)}
+    value = {n: r.value for n, r in run.history.experiments.items() if noise.comparable_scores(run.history, r)}
     lines.append("kept changes:" if kept else "kept changes: none")
     for row in kept:
         before, after = value.get(row["parent"]), value.get(row["experiment"])
@@ -198,24 +154,24 @@ def report_text(state: State) -> str:
     suspect = [f"  #{row['experiment']:<3d} {reason}" for row in rows for reason in row["suspect"]]
     if suspect:
         lines += [f"suspect measurements, repeated: {len(suspect)}", *suspect[-TOLD:]]
-    if test := _test_gain(state):
+    if test := _test_gain(run):
         lines.append(test)
     if s["best"] and s["best"]["experiment"]:
-        lines += ["", f"the best train.py: {show_command(state.workspace, s['best']['commit'])}"]
+        lines += ["", f"the best train.py: {show_command(run.place, s['best']['commit'])}"]
     return "\n".join(lines)
 
 
-def _test_gain(state: State) -> str:
+def _test_gain(run: SavedRun) -> str:
     """How baseline and incumbent score on text that decided nothing."""
-    best = state.history.incumbent
+    best = run.history.incumbent
     if best is None or best.number == 0:
         return ""
     mean: dict[int, float] = {}
     for number in (0, best.number):
-        keys = [result.comparability_key for result in state.history.experiments[number].results]
-        here = {k for k, key in enumerate(keys) if key == state.history.comparability_key}
+        keys = [result.comparability_key for result in run.history.experiments[number].results]
+        here = {k for k, key in enumerate(keys) if key == run.history.comparability_key}
         # The line written last counts: a measurement that was cut off may have left one behind.
-        audit = [a for a in state.audit if a["n"] == number and a["k"] in here]
+        audit = [a for a in run.audit if a["n"] == number and a["k"] in here]
         values = {a["k"]: float(a["test_bpb"]) for a in audit if "test_bpb" in a}
         if not values:
             return ""

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import AutoresearchError, DataError
 from autoresearch.core.interval import Interval
 from autoresearch.core.noise import fresh_seed
+from autoresearch.core.runs import SavedRun
 from autoresearch.report.audit import along, conclusion, document, text
-from autoresearch.report.summary import State
 
 BASELINE, INCUMBENT = 0, 7
 
@@ -231,7 +230,7 @@ def test_the_excess_of_val_is_found_in_differences_of_the_same_weights():
 
 
 @pytest.fixture
-def state(lab_of, machine, listed, listener, place) -> State:
+def state(lab_of, machine, listed, listener, place) -> SavedRun:
     """A run with two keeps, whose test score follows val at a growing distance."""
     lab = lab_of(machine, spread=0.01, max_experiments=3)
     measure = machine.measure
@@ -244,7 +243,7 @@ def state(lab_of, machine, listed, listener, place) -> State:
     machine.measure = with_gap
     search(lab, listed(a=1.5, worse=1.9, b=1.0), listener)
     entries = [json.loads(line) for line in (lab.run.folder / "audit.jsonl").read_text().splitlines()]
-    return State("tag", place.directory, lab.history, tuple(entries))
+    return SavedRun("tag", place.run_dir("tag"), place, lab.history, tuple(entries))
 
 
 def test_the_gap_along_the_run(state):
@@ -255,15 +254,14 @@ def test_the_gap_along_the_run(state):
     assert rows[3]["gap"] == pytest.approx(0.2)
     assert found["gap_change"] == pytest.approx(0.1)
     assert found["correlation"] == pytest.approx(1)
-    assert along(state.__class__("tag", Path(), state.history, ()))["experiments"] == []
+    assert along(replace(state, audit=()))["experiments"] == []
 
 
 def test_the_document_and_its_text(state):
     incumbent = state.history.incumbent.number
     pairs = [(0, 2.0, 2.1, 3.0), (incumbent, 1.0, 1.2, 2.9), (incumbent, 1.01, 1.21, 3.1), (0, 2.01, 2.11, 3.0)]
     journal = events(*(made(n, v, t, other=o) for n, v, t, o in pairs), incumbent=incumbent, key="a", text="digest")
-    folder = state.workspace / ".autoresearch" / "tag"
-    (folder / "audits.jsonl").write_text("".join(json.dumps(event) + "\n" for event in journal))
+    (state.folder / "audits.jsonl").write_text("".join(json.dumps(event) + "\n" for event in journal))
     found = document(state, Subject(incumbent, "a", "digest"))
     assert found["same_machine"]
     assert found["texts"]["val"]["gain"]["bpb"] == pytest.approx(1.0)

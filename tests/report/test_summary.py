@@ -5,6 +5,7 @@ import pytest
 from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
+from autoresearch.core.runs import SavedRun, load
 from autoresearch.core.task import SETTINGS
 from autoresearch.core.workspace import Workspace
 from autoresearch.report import summary
@@ -46,8 +47,8 @@ AUDIT = ({"n": 0, "k": 0, "test_bpb": 2.1}, {"n": 1, "k": 0, "test_bpb": 9.0}, {
 
 @pytest.fixture
 def state(tmp_path):
-    def build(*more: dict) -> summary.State:
-        return summary.State("nov30", tmp_path, History.from_events([*EVENTS, *more]), AUDIT)
+    def build(*more: dict) -> SavedRun:
+        return SavedRun("nov30", tmp_path, None, History.from_events([*EVENTS, *more]), AUDIT)
 
     return build
 
@@ -71,10 +72,10 @@ def test_status(state):
 
 
 def test_status_before_there_is_a_baseline(tmp_path):
-    status = summary.status(summary.State("nov30", tmp_path, History.from_events([RUN]), ()))
+    status = summary.status(SavedRun("nov30", tmp_path, None, History.from_events([RUN]), ()))
     assert status["best"] is None
     assert status["baseline"] == {"val_bpb": None, "n": 0, "spread": None}
-    assert "not stopped yet" in summary.status_text(summary.State("nov30", tmp_path, History(), ()))
+    assert "not stopped yet" in summary.status_text(SavedRun("nov30", tmp_path, None, History(), ()))
 
 
 def test_report(state):
@@ -134,16 +135,16 @@ def test_scores_of_two_machines_are_not_held_against_each_other(state):
 def test_which_run_is_read(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UsageError, match="no workspace in "):
-        summary.load(tmp_path)
+        load(tmp_path)
     place = Workspace.create(tmp_path / "autoresearch-lab", {"train.py": "\n", SETTINGS: ""})
     with pytest.raises(UsageError, match="has no run yet"):
-        summary.load(tmp_path)
+        load(tmp_path)
     for tag in ("one", "two"):
         Journal(place.run_dir(tag) / "journal.jsonl").append("run", settings={})
     (tmp_path / "train.py").touch()  # something else of the user's
-    assert summary.load(tmp_path).tag == "two", "the run written to last"
-    assert summary.load(tmp_path, "one").workspace == place.directory
-    assert summary.load(place.directory, "one").tag == "one"
+    assert load(tmp_path).tag == "two", "the run written to last"
+    assert load(tmp_path, "one").place == place.directory
+    assert load(place.directory, "one").tag == "one"
     with pytest.raises(UsageError, match="no run 'three'") as caught:
-        summary.load(tmp_path, "three")
+        load(tmp_path, "three")
     assert "one, two" in caught.value.hint

@@ -1,0 +1,115 @@
+"""Runs as they lie on the disk: found by folder, tag or file, and read, also while they search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoresearch.core.errors import AutoresearchError, UsageError
+from autoresearch.core.history import History
+from autoresearch.core.journal import Journal
+from autoresearch.core.records import Record
+from autoresearch.core.task import SETTINGS, workspace_folder
+from autoresearch.core.traces import STATE
+from autoresearch.core.workspace import Workspace
+
+JOURNAL = "journal.jsonl"
+WHAT_A_RUN_IS = "a run is a workspace, a tag of this one, a folder .autoresearch/TAG or a journal.jsonl"
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """One run as its journal tells it."""
+
+    tag: str
+    folder: Path
+    """With its journals."""
+    workspace: Workspace | None
+    """None for a journal that was carried elsewhere without its repository: no sources then."""
+    history: History
+    audit: tuple[dict[str, Any], ...] = ()
+    """Scores of the test split, by experiment and k."""
+
+    @property
+    def place(self) -> Path:
+        """The folder that names it to a person."""
+        return self.workspace.directory if self.workspace else self.folder
+
+    @property
+    def test_scores(self) -> dict[tuple[int, int], float]:
+        """Of the held-out part of test that is scored along with val, in bits per byte, by experiment and k."""
+        # The line written last counts: a measurement that was cut off may have left one behind.
+        return {(entry["n"], entry["k"]): float(entry["test_bpb"]) for entry in self.audit if "test_bpb" in entry}
+
+    def source(self, record: Record) -> str | None:
+        """The train.py of an experiment; None where its repository isn't at hand."""
+        if self.workspace is None:
+            return None
+        try:
+            return self.workspace.read(record.commit or record.blob)
+        except AutoresearchError:
+            return None
+
+
+def load(directory: Path, tag: str = "") -> SavedRun:
+    """Read a run of a workspace.
+
+    Args:
+        directory: a workspace, or a folder with the one that the main job made.
+        tag: "" is the run written to last.
+
+    Raises:
+        UsageError: no workspace, no run, or none of that tag.
+        DataError: the journal is damaged.
+    """
+    place = workspace_folder(directory)
+    if not place.is_dir():
+        raise UsageError(f"no workspace in {directory.resolve()}", "start a search there: autoresearch")
+    workspace = Workspace(place)
+    tags = workspace.tags()
+    if not tags:
+        raise UsageError(f"{workspace.directory} has no run yet", "start one: autoresearch")
+    if tag and tag not in tags:
+        raise UsageError(f"no run {tag!r} in {workspace.directory}", "runs: " + ", ".join(tags))
+    chosen = tag or tags[-1]
+    return _read(workspace.directory / STATE / chosen, workspace)
+
+
+def find(name: str, directory: Path) -> SavedRun:
+    """Read the run that a person names.
+
+    Args:
+        name: a workspace, or a folder with the one that the main job made; a tag of the workspace in `directory`; a
+            run's own folder; or a journal, wherever it lies.
+        directory: of the workspace that a tag belongs to.
+
+    Raises:
+        UsageError: it is none of these.
+        DataError: the journal is damaged.
+    """
+    path = Path(name).expanduser()
+    here = workspace_folder(directory)
+    if path.is_file():
+        return _read(path.resolve().parent, None, path.resolve())
+    if (path / JOURNAL).is_file():
+        return _read(path.resolve(), None)
+    if (here / STATE / name / JOURNAL).is_file():
+        return load(directory, name)
+    if path.is_dir():
+        return load(path)
+    raise UsageError(f"no run {name!r} in {directory.resolve()}", WHAT_A_RUN_IS)
+
+
+def _read(folder: Path, workspace: Workspace | None, path: Path | None = None) -> SavedRun:
+    """The run of a folder; its workspace is looked for where none is named."""
+    owner = folder.parent.parent
+    if workspace is None and folder.parent.name == STATE and (owner / SETTINGS).is_file():
+        workspace = Workspace(owner)
+    journal = Journal(path or folder / JOURNAL)
+    events = journal.read()
+    if not events:
+        raise UsageError(f"{journal.path} holds no run", WHAT_A_RUN_IS)
+    audit = tuple(Journal(folder / "audit.jsonl").read())
+    history = History.from_events(events, str(journal.path))
+    return SavedRun(str(history.run.get("tag", folder.name)), folder, workspace, history, audit)

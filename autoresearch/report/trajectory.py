@@ -1,0 +1,189 @@
+"""The path that a search took, whoever searched: what reports, comparisons and plots are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from autoresearch.core import noise
+from autoresearch.core.contract import Result
+from autoresearch.core.history import History
+from autoresearch.core.records import Record
+from autoresearch.core.runs import SavedRun
+
+FAILURES = ("crash", "timeout", "diverged", "out_of_memory", "invalid")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One decided experiment. Scores and gains are in bits per byte."""
+
+    number: int
+    """0 is the baseline; of a foreign table, the place of the row."""
+    verdict: str
+    """keep (the baseline too), discard, or one of FAILURES."""
+    description: str
+    """The hypothesis."""
+    val_bpb: float | None
+    """That it was decided on; None after a failure."""
+    value: float | None = None
+    """What it is worth by now: of a kept one the mean of its fresh measurements, else its score. None where it isn't
+    comparable with the run's present comparability key."""
+    value_n: int = 1
+    """Measurements behind `value`."""
+    gain: float | None = None
+    """The incumbent's value minus its own, positive is better; None where they can't be compared."""
+    withdrawn: str = ""
+    """Why a keep was taken back."""
+    near_miss: bool = False
+    suspect: str = ""
+    reason: str = ""
+    category: str = ""
+    proposer: str = ""
+    commit: str = ""
+    parent: int | None = None
+    """Number of the incumbent that it was made from."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the hyper-parameter section."""
+    diff_lines: int = 0
+    seconds: float = 0.0
+    """Of all its measurements, everything included."""
+    cost_usd: float = 0.0
+    memory_bytes: int = 0
+    """At the peak; 0 where it isn't known."""
+    test_bpb: float | None = None
+    """Mean on the held-out part of test that is scored along with val; None where there is none."""
+    results: tuple[Result, ...] = ()
+    """Its measurements."""
+    decided_at: datetime | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.verdict == "keep" and not self.withdrawn
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict in FAILURES
+
+    @property
+    def outcome(self) -> str:
+        """For people: baseline, keep, withdrawn, discard, or the kind of the failure."""
+        if self.withdrawn:
+            return "withdrawn"
+        return "baseline" if self.number == 0 and self.kept else self.verdict
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One search."""
+
+    name: str
+    """Short, for legends and columns."""
+    place: Path
+    """What it was read from."""
+    rows: tuple[Row, ...]
+    """In order."""
+    key: str = ""
+    """Comparability key; "" where it isn't known: then it is comparable with nothing else."""
+    backend: str = ""
+    preset: str = ""
+    device: str = ""
+    spread: noise.Spread | None = None
+    """Between seeds; None where nothing is known of it."""
+    problems: tuple[str, ...] = ()
+    """Rows that can't be read, each with its line number and why."""
+    saved: SavedRun | None = None
+    """The run itself; None for a foreign table."""
+
+    @property
+    def baseline(self) -> Row | None:
+        """Where the search began; None where that failed or was measured under another key."""
+        first = self.rows[0] if self.rows else None
+        return first if first is not None and first.value is not None else None
+
+    @property
+    def kept(self) -> list[Row]:
+        """Keeps that stand, in order, the baseline not among them."""
+        return [row for row in self.rows if row.kept and row is not self.rows[0]]
+
+    @property
+    def best(self) -> Row | None:
+        """The incumbent: of a run, its latest keep; of a foreign table, the lowest score that was kept."""
+        standing = [row for row in self.rows if row.kept and row.value is not None]
+        if self.saved is not None:
+            return standing[-1] if standing else None
+        return min(standing, key=lambda row: row.value or 0.0, default=None)
+
+    @property
+    def gain(self) -> float | None:
+        """From the baseline to the best."""
+        baseline, best = self.baseline, self.best
+        if baseline is None or best is None or baseline.value is None or best.value is None:
+            return None
+        return baseline.value - best.value
+
+    @property
+    def wins(self) -> list[Row]:
+        """What was kept, by gain, the largest first."""
+        return sorted((row for row in self.kept if row.gain is not None), key=lambda row: -(row.gain or 0.0))
+
+
+def of_run(saved: SavedRun) -> Trajectory:
+    """The trajectory of a run."""
+    history = saved.history
+    decided = [record for record in history.experiments.values() if record.verdict is not None]
+    test = saved.test_scores
+    return Trajectory(
+        name=saved.tag,
+        place=saved.folder,
+        rows=tuple(_row(record, history, test) for record in decided),
+        key=history.comparability_key,
+        backend=history.settings.get("backend", ""),
+        preset=history.settings.get("preset", ""),
+        device=history.run.get("device", {}).get("name", ""),
+        spread=noise.spread_of(history, history.rules),
+        saved=saved,
+    )
+
+
+def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]) -> Row:
+    value = _value(record, history)
+    before = None if record.parent is None else _value(history.experiments[record.parent], history)
+    held_out = [
+        test[record.number, k]
+        for k, result in enumerate(record.results)
+        if result.comparability_key == history.comparability_key and (record.number, k) in test
+    ]
+    return Row(
+        number=record.number,
+        verdict=str(record.verdict),
+        description=record.hypothesis,
+        val_bpb=record.val_bpb,
+        value=value,
+        value_n=record.value_n,
+        gain=before - value if before is not None and value is not None else None,
+        withdrawn=record.withdrawn or "",
+        near_miss=record.near_miss,
+        suspect="; ".join(dict.fromkeys(result.suspect for result in record.results if result.suspect)),
+        reason=record.reason,
+        category=record.category,
+        proposer=record.proposer,
+        commit=record.commit,
+        parent=record.parent,
+        constants=record.constants,
+        diff_lines=record.diff_lines,
+        seconds=sum(result.total_seconds for result in record.results),
+        cost_usd=history.cost_of(record.number),
+        memory_bytes=max((result.peak_memory_bytes for result in record.results), default=0),
+        test_bpb=fmean(held_out) if held_out else None,
+        results=record.results,
+        decided_at=record.decided_at,
+    )
+
+
+def _value(record: Record, history: History) -> float | None:
+    return record.value if record.value_key == history.comparability_key else None
