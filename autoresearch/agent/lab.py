@@ -24,7 +24,7 @@ from autoresearch.core.registry import facts
 from autoresearch.core.replay import event_of, step_of
 from autoresearch.core.sandbox import Sandbox
 from autoresearch.core.spreads import stored
-from autoresearch.core.suspect import suspicion
+from autoresearch.core.suspect import LASTING, suspicion
 from autoresearch.core.task import Settings, Task
 from autoresearch.core.view import View, outcome_of
 from autoresearch.core.workspace import Workspace
@@ -115,7 +115,7 @@ class Lab:
                 kill_marked(record.unfinished.mark)
         if self.history.incumbent is None:
             self._baseline()
-        if self.incumbent.value_key != run.key:
+        if not self.history.current(self.incumbent):
             self._view.note("the machine or its framework changed: what was measured before can't be compared")
         self._advance(self.incumbent)
         if (pending := self.history.pending) is not None:
@@ -287,8 +287,14 @@ class Lab:
             self._audit.append("audit", n=number, k=k, seed=request.seed, **measured.audit)
         earlier = [result for result in self.history.results if result.comparability_key == run.key]
         result = replace(measured.result, suspect=suspicion(measured.result, earlier))
+        before = self.history.conditions
         self.log("measured", n=number, k=k, result=result.to_json())
-        lost = record.verdict is not None and record.value_key != run.key and result.status != "ok"
+        if self.history.conditions != before:
+            self._view.note(
+                f"  {LASTING} suspect measurements in a row: the machine runs at another speed now; what was measured "
+                "before can't be compared any more, and the incumbent is measured again"
+            )
+        lost = record.verdict is not None and not self.history.current(record) and result.status != "ok"
         if lost and not usable(self.history.candidates[number])[1]:
             raise AutoresearchError(
                 f"the incumbent can't be measured here: {result.status}: {result.reason}", "start a new run with --tag"

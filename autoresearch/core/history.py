@@ -38,6 +38,7 @@ from autoresearch.core.contract import Result, Verdict
 from autoresearch.core.decide import Candidate, Score
 from autoresearch.core.errors import DataError
 from autoresearch.core.records import Calibrating, Charge, Counts, Outage, Prior, Record, Refusal, Started
+from autoresearch.core.suspect import LASTING
 from autoresearch.core.task import Rules
 
 _VERDICTS = frozenset(get_args(Verdict))
@@ -65,6 +66,12 @@ class History:
         """Thresholds of the run, or of its latest resumption."""
         self.priors: dict[str, Prior] = {}
         """By comparability key."""
+        self.former: dict[str, list[Candidate]] = {}
+        """By comparability key: what was measured under it before the machine changed for good, see `conditions`."""
+        self._since: dict[str, int] = {}
+        """By key: from which of the results on scores are comparable; 0 where it isn't told."""
+        self._suspect: dict[str, int] = {}
+        """By key: the latest measurements in a row that are."""
         self.calibration: Calibrating | None = None
         """That was begun and isn't finished."""
         self.stop_reason = ""
@@ -165,12 +172,28 @@ class History:
         """All experiments as `core.decide` looks at them, with the scores that are comparable now."""
         return [self._candidate(record) for record in self.experiments.values()]
 
+    @property
+    def conditions(self) -> str:
+        """Scores are comparable where they were measured under the same conditions.
+
+        That is the comparability key, and since when the machine has run at the speed that it has now: after LASTING
+        suspect measurements in a row it is another machine, see `core.suspect`.
+        """
+        since = self._since.get(self.comparability_key, 0)
+        return f"{self.comparability_key} since measurement {since}" if since else self.comparability_key
+
     def comparable(self, record: Record) -> list[Result]:
         """Measurements of an experiment that are comparable with those to come, in order."""
-        return [result for result in record.results if result.comparability_key == self.comparability_key]
+        key, since = self.comparability_key, self._since.get(self.comparability_key, 0)
+        made = zip(record.results, record.places, strict=True)
+        return [result for result, place in made if result.comparability_key == key and place >= since]
+
+    def current(self, record: Record) -> bool:
+        """Whether the value of an experiment is comparable with scores to come."""
+        return record.value_key == self.conditions
 
     def _candidate(self, record: Record) -> Candidate:
-        here = record.value_key == self.comparability_key
+        here = self.current(record)
         return Candidate(
             number=record.number,
             code_size=record.code_size,
@@ -179,7 +202,7 @@ class History:
             value=record.value if here else None,
             value_n=record.value_n if here else 0,
             withdrawn=record.withdrawn is not None,
-            judged_here=record.decided_key in ("", self.comparability_key),
+            judged_here=record.decided_key in ("", self.conditions),
         )
 
     @property
@@ -246,8 +269,7 @@ class History:
         if number in self.experiments:
             raise ValueError(f"of experiment {number}, which was proposed before")
         told = (event.get(name, "") for name in ("hypothesis", "origin", "proposer"))
-        refusal = Refusal(number, event["reason"], *told)
-        self.refusals.append(refusal)
+        self.refusals.append(Refusal(number, event["reason"], *told))
 
     def _call(self, event: Mapping[str, Any]) -> None:
         moment = datetime.fromisoformat(event["time"])
@@ -303,8 +325,17 @@ class History:
         if record.unfinished is None or record.unfinished.k != k:
             raise ValueError(f"with k = {k} of experiment {record.number}, which was not started")
         result = Result.from_json(event["result"])
+        places = (*record.places, len(self.results))
         self.results.append(result)
-        self._update(record, results=(*record.results, result), unfinished=None)
+        self._update(record, results=(*record.results, result), places=places, unfinished=None)
+        self._look_at_machine(result)
+
+    def _look_at_machine(self, result: Result) -> None:
+        key = result.comparability_key
+        self._suspect[key] = self._suspect.get(key, 0) + 1 if result.suspect else 0
+        if self._suspect[key] == LASTING:
+            self.former.setdefault(key, []).extend(self.candidates)
+            self._since[key], self._suspect[key] = len(self.results), 0
 
     def _decided(self, event: Mapping[str, Any]) -> None:
         record, verdict = self._record(event), event["verdict"]
@@ -320,8 +351,8 @@ class History:
             val_bpb=val_bpb,
             value=event.get("value", val_bpb),
             value_n=event.get("value_n", len(record.results)),
-            value_key=self.comparability_key,
-            decided_key=self.comparability_key,
+            value_key=self.conditions,
+            decided_key=self.conditions,
             near_miss=event.get("near_miss", False),
             unfinished=None,
             decided_at=_moment(event),
@@ -331,8 +362,7 @@ class History:
         record = self._record(event)
         if not record.kept:
             raise ValueError(f"experiment {record.number}, which is not kept")
-        key = self.comparability_key
-        self._update(record, value=event["value"], value_n=event["value_n"], value_key=key)
+        self._update(record, value=event["value"], value_n=event["value_n"], value_key=self.conditions)
 
     def _withdrawn(self, event: Mapping[str, Any]) -> None:
         record = self._record(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autoresearch.core.decide import Candidate, fresh_scores
@@ -71,13 +71,19 @@ def comparable_scores(history: History, record: Record) -> list[float]:
 
 def spread_among(candidates: Iterable[Candidate], rules: Rules, earlier: Prior = NOTHING) -> Spread:
     """The spread that the priors and the fresh, unsuspected scores of all decided candidates give."""
-    fresh = (fresh_scores(candidate, clean=True) for candidate in candidates if candidate.verdict is not None)
-    return estimate(rules.spread, rules.spread_dof, fresh, earlier)
+    return estimate(rules.spread, rules.spread_dof, _fresh(candidates), earlier)
+
+
+def _fresh(candidates: Iterable[Candidate]) -> Iterator[list[float]]:
+    return (fresh_scores(candidate, clean=True) for candidate in candidates if candidate.verdict is not None)
 
 
 def spread_of(history: History, rules: Rules) -> Spread:
     """The spread as the next decision of a run sees it."""
-    return spread_among(history.candidates, rules, history.priors.get(history.comparability_key, NOTHING))
+    key = history.comparability_key
+    known, former = history.priors.get(key, NOTHING), pooled(_fresh(history.former.get(key, ())))
+    earlier = Prior(known.square + former.square, known.dof + former.dof)
+    return spread_among(history.candidates, rules, earlier)
 
 
 def fresh_seed(run_seed: int, experiment: int, k: int) -> int:

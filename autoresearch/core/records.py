@@ -111,6 +111,8 @@ class Record:
     """The measurement that was started and not measured."""
     results: tuple[Result, ...] = ()
     """By k."""
+    places: tuple[int, ...] = ()
+    """Of each of them, its place among all results of the run."""
     verdict: Verdict | None = None
     """None while it is undecided."""
     reason: str = ""
@@ -121,9 +123,9 @@ class Record:
     value_n: int = 0
     """Fresh measurements behind `value`."""
     value_key: str = ""
-    """Comparability key of the measurements behind `value`."""
+    """Conditions of the measurements behind `value`, see `History.conditions`."""
     decided_key: str = ""
-    """Comparability key of the measurements that it was judged by."""
+    """Conditions of the measurements that it was judged by."""
     near_miss: bool = False
     """Discarded, though its first score was an unclear gain: perhaps good together with another one."""
     withdrawn: str | None = None

@@ -61,7 +61,10 @@ def gain_text(history: History) -> str:
     if baseline is None or best is None or baseline.value is None or best.value is None:
         return ""
     if best.number and not noise.comparable_scores(history, baseline):
-        return f"best {best.value:.4f} bpb; the baseline was measured on another machine, so there is no gain to tell"
+        return (
+            f"best {best.value:.4f} bpb; the baseline was measured on another machine, or before this one changed its "
+            "speed, so there is no gain to tell"
+        )
     return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {baseline.value - best.value:.4f}"
 
 

@@ -56,7 +56,7 @@ def cost_by_agent(history: History) -> dict[str, float]:
 
 
 def _measured(run: SavedRun, record: Record | None) -> dict[str, Any]:
-    if record is None or record.value is None or record.value_key != run.history.comparability_key:
+    if record is None or record.value is None or not run.history.current(record):
         return {"val_bpb": None, "n": 0, "spread": None}
     return {"val_bpb": record.value, "n": record.value_n, "spread": spread(run.history).value}
 

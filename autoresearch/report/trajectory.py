@@ -186,4 +186,4 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
 
 
 def _value(record: Record, history: History) -> float | None:
-    return record.value if record.value_key == history.comparability_key else None
+    return record.value if history.current(record) else None

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from autoresearch.agent.loop import search
-from autoresearch.core import decide, spreads
+from autoresearch.core import decide, noise, spreads
 from autoresearch.core.records import Prior
+from autoresearch.core.replay import DERIVED, replay
+from autoresearch.core.suspect import LASTING
 
 
 def events(lab, *kinds) -> list[dict]:
@@ -122,3 +124,63 @@ def test_what_an_earlier_run_measured_is_the_prior_of_this_key_alone(lab_of, mac
     assert events(lab, "decided")[-1]["spread"] == pytest.approx(expected), "the journal alone replays"
     search(lab_of(machine, "b"), listed(a=1.9, b=3.0, c=3.1), listener)
     assert events(lab, "decided")[-1]["spread"] == pytest.approx(0.01)
+
+
+FASTER = 1.5
+"""Score of every candidate after the machine became faster; 2.0 before."""
+
+
+@pytest.fixture
+def faster(machine):
+    """A machine that becomes faster for good after three measurements; none of the ideas does anything."""
+    machine.score = lambda rate: FASTER if len(machine.measured) > 3 else 2.0
+    machine.changes = {number: {"suspect": "the device ran twice as fast"} for number in range(3, 3 + LASTING)}
+    return machine
+
+
+IDLE = {f"idle{number}": 10.0 + number for number in range(8)}
+
+
+def test_after_a_lasting_change_of_the_machine_the_incumbent_is_measured_first(lab_of, faster, listener, listed):
+    lab = lab_of(faster, view=listener)
+    search(lab, listed(**IDLE), listener)
+    assert lab.history.counts.kept == 0
+    assert lab.history.incumbent.number == 0
+    assert (lab.history.incumbent.val_bpb, lab.history.incumbent.value) == (2.0, FASTER)
+    assert "measured again" in next(note for note in listener.notes if "at another speed" in note)
+    again = lab_of(faster, view=listener)
+    assert again.history.experiments == lab.history.experiments
+    assert again.history.conditions == lab.history.conditions == f"a since measurement {3 + LASTING}"
+    journal = lab._journal.read()
+    derived = [event | {"time": ""} for event in journal if event["event"] in DERIVED]
+    assert [event | {"time": ""} for event in replay(journal)] == derived
+
+
+def test_without_it_the_machine_is_kept_in_the_candidates_name(lab_of, faster, listener, listed, monkeypatch):
+    monkeypatch.setattr("autoresearch.core.history.LASTING", 99)
+    lab = lab_of(faster, view=listener)
+    search(lab, listed(**IDLE), listener)
+    assert lab.history.counts.kept == 1
+
+
+def test_a_candidate_in_the_middle_of_that_change_is_judged_anew(lab_of, faster, listener, listed):
+    faster.changes = {number: {"suspect": "fast"} for number in range(2, 2 + LASTING)}
+    faster.score = lambda rate: (FASTER if len(faster.measured) > 2 else 2.0) - (rate == 13.0)
+    lab = lab_of(faster, view=listener)
+    search(lab, listed(**IDLE), listener)
+    kept = lab.history.incumbent
+    assert (kept.hypothesis, kept.value) == ("idle3", pytest.approx(FASTER - 1.0, abs=0.01))
+    assert lab.history.counts.kept == 1
+
+
+def test_what_was_measured_of_the_spread_outlasts_the_machines_speed(lab_of, faster, listener, listed):
+    lab = lab_of(faster, view=listener)
+    lab.begin()
+    lab.measure(0, "again")
+    lab.measure(0, "again")
+    lab.settle()
+    before = noise.spread_of(lab.history, lab.history.rules)
+    assert before.measured == 2
+    search(lab_of(faster, view=listener), listed(**IDLE), listener)
+    after = noise.spread_of(lab_of(faster).history, lab.history.rules)
+    assert after.measured >= 2
