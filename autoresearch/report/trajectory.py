@@ -23,13 +23,15 @@ class Row:
     """One decided experiment. Scores and gains are in bits per byte."""
 
     number: int
-    """0 is the baseline; of a foreign table, the place of the row."""
+    """Of the experiment; of a foreign table, the place of the row, from 0."""
     verdict: str
     """keep (the baseline too), discard, or one of FAILURES."""
     description: str
     """The hypothesis."""
     val_bpb: float | None
-    """That it was decided on; None after a failure."""
+    """That it was decided on; None after a failure, and where a foreign table gives none."""
+    is_baseline: bool = False
+    """Number 0 of a run; a foreign table may begin with a crash."""
     value: float | None = None
     """What it is worth by now: of a kept one the mean of its fresh measurements, else its score. None where it isn't
     comparable with the run's present comparability key."""
@@ -50,6 +52,8 @@ class Row:
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Values of the hyper-parameter section."""
     diff_lines: int = 0
+    change_hash: str = ""
+    """Equal for the same edit of another source, see `candidate.change_hash`; "" where it isn't known."""
     seconds: float = 0.0
     """Of all its measurements, everything included."""
     cost_usd: float = 0.0
@@ -74,7 +78,7 @@ class Row:
         """For people: baseline, keep, withdrawn, discard, or the kind of the failure."""
         if self.withdrawn:
             return "withdrawn"
-        return "baseline" if self.number == 0 and self.kept else self.verdict
+        return "baseline" if self.is_baseline and not self.failed else self.verdict
 
 
 @dataclass(frozen=True)
@@ -102,18 +106,17 @@ class Trajectory:
     @property
     def baseline(self) -> Row | None:
         """Where the search began; None where that failed or was measured under another key."""
-        first = self.rows[0] if self.rows else None
-        return first if first is not None and first.value is not None else None
+        return next((row for row in self.rows if row.is_baseline and row.value is not None), None)
 
     @property
     def kept(self) -> list[Row]:
         """Keeps that stand, in order, the baseline not among them."""
-        return [row for row in self.rows if row.kept and row is not self.rows[0]]
+        return [row for row in self.rows if row.kept and not row.is_baseline]
 
     @property
     def best(self) -> Row | None:
         """The incumbent: of a run, its latest keep; of a foreign table, the lowest score that was kept."""
-        standing = [row for row in self.rows if row.kept and row.value is not None]
+        standing = [row for row in self.rows if (row.kept or row.is_baseline) and row.value is not None]
         if self.saved is not None:
             return standing[-1] if standing else None
         return min(standing, key=lambda row: row.value or 0.0, default=None)
@@ -163,6 +166,7 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
         verdict=str(record.verdict),
         description=record.hypothesis,
         val_bpb=record.val_bpb,
+        is_baseline=record.number == 0,
         value=value,
         value_n=record.value_n,
         gain=before - value if before is not None and value is not None else None,
@@ -176,6 +180,7 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
         parent=record.parent,
         constants=record.constants,
         diff_lines=record.diff_lines,
+        change_hash=record.change_hash,
         seconds=sum(result.total_seconds for result in record.results),
         cost_usd=history.cost_of(record.number),
         memory_bytes=max((result.peak_memory_bytes for result in record.results), default=0),
