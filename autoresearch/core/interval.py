@@ -54,6 +54,30 @@ def t_quantile(p: float, dof: float) -> float:
     return math.copysign(math.sqrt(dof) * math.tan(low), p - 0.5) if target else 0.0
 
 
+def known_spread(
+    first: float, n: int, second: float, m: int, spread: float, dof: float, confidence: float = 0.95
+) -> Interval:
+    """The difference of two means, first minus second, whose measurements share a spread that is known apart from them.
+
+    t with ν degrees of freedom times s·√(1/n + 1/m): the interval of two samples with a pooled variance.
+
+    Args:
+        first, second: means.
+        n, m: measurements behind each, 1 or more.
+        spread: s, the standard deviation of one measurement.
+        dof: ν of it, positive; below 1 counts as 1.
+        confidence: probability that the interval covers the true difference, for normal measurements.
+
+    Raises:
+        ValueError: a mean of no measurements.
+    """
+    if min(n, m) < 1:
+        raise ValueError(f"an interval needs a measurement of each, received {n} and {m}")
+    mean, dof = first - second, max(1.0, dof)
+    half = t_quantile((1 + confidence) / 2, dof) * spread * math.sqrt(1 / n + 1 / m)
+    return Interval(mean, mean - half, mean + half, dof)
+
+
 def spread_limits(spread: float, dof: int, confidence: float = 0.9) -> tuple[float, float]:
     """The confidence interval of a standard deviation, for normal measurements: s·√(ν / χ²) at both tails.
 

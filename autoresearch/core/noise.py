@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from autoresearch.core.decide import Candidate, fresh_scores
 from autoresearch.core.history import History
+from autoresearch.core.interval import Interval, known_spread
 from autoresearch.core.records import Prior, Record
 from autoresearch.core.task import Rules
 
@@ -84,6 +85,29 @@ def spread_of(history: History, rules: Rules) -> Spread:
     known, former = history.priors.get(key, NOTHING), pooled(_fresh(history.former.get(key, ())))
     earlier = Prior(known.square + former.square, known.dof + former.dof)
     return spread_among(history.candidates, rules, earlier)
+
+
+def gain_interval(history: History, confidence: float = 0.95) -> Interval | None:
+    """From the baseline to the incumbent, in bits per byte, positive is better; with the run's own spread.
+
+    It rests on the values that decided, so a clear keep counts at its shrunk value until a fresh measurement; the
+    picking itself is not in it: an unbiased gain is what `audit` measures.
+
+    Args:
+        confidence: probability that the interval covers the true gain.
+
+    Returns:
+        None where the baseline is the incumbent, and where they can't be compared.
+    """
+    baseline, best = history.baseline, history.incumbent
+    if baseline is None or best is None or best.number == baseline.number:
+        return None
+    if not (history.current(baseline) and history.current(best)):
+        return None
+    if baseline.value is None or best.value is None or min(baseline.value_n, best.value_n) < 1:
+        return None
+    s = spread_of(history, history.rules)
+    return known_spread(baseline.value, baseline.value_n, best.value, best.value_n, s.value, s.dof, confidence)
 
 
 def fresh_seed(run_seed: int, experiment: int, k: int) -> int:

@@ -56,16 +56,18 @@ def outcome_of(record: Record, change: float | None, cost_usd: float = 0.0) -> O
 
 
 def gain_text(history: History) -> str:
-    """From the baseline to the incumbent, in words; "" where there is none."""
+    """From the baseline to the incumbent, in words, with the 95 % interval; "" where there is none."""
     baseline, best = history.baseline, history.incumbent
     if baseline is None or best is None or baseline.value is None or best.value is None:
         return ""
-    if best.number and not noise.comparable_scores(history, baseline):
+    if best.number and not history.current(baseline):
         return (
             f"best {best.value:.4f} bpb; the baseline was measured on another machine, or before this one changed its "
             "speed, so there is no gain to tell"
         )
-    return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {baseline.value - best.value:.4f}"
+    gain = noise.gain_interval(history)
+    told = "0.0000" if gain is None else f"{gain.mean:.4f} ± {gain.half_width:.4f} (95 %)"
+    return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {told}"
 
 
 def show_command(workspace: Path, commit: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoresearch.core import interval
-from autoresearch.core.interval import t_quantile, welch
+from autoresearch.core.interval import known_spread, t_quantile, welch
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,29 @@ def coverage(monkeypatch=None, quantile=t_quantile) -> float:
 def test_the_interval_covers_as_often_as_it_says(monkeypatch):
     assert 0.93 <= coverage() <= 0.97
     assert coverage(monkeypatch, lambda p, dof: 1.959964) < 0.93, "quantiles of the normal would be noticed"
+
+
+def test_a_spread_that_is_known_makes_an_interval_of_one_measurement_each():
+    """Two samples of equal variance, by the textbook: t(n + m − 2)·s_p·√(1/n + 1/m)."""
+    found = known_spread(10.0, 4, 7.0, 12, spread=2.0, dof=14)
+    assert found.mean == 3
+    assert found.half_width == pytest.approx(2.145 * 2 * math.sqrt(1 / 4 + 1 / 12), abs=1e-3)
+    one = known_spread(2.0, 1, 1.9, 1, spread=0.01, dof=4)
+    assert one.half_width == pytest.approx(2.776 * 0.01 * math.sqrt(2), abs=1e-4)
+    assert one.half_width > known_spread(2.0, 1, 1.9, 5, spread=0.01, dof=4).half_width
+    assert one.half_width > known_spread(2.0, 1, 1.9, 1, spread=0.01, dof=40).half_width
+    assert known_spread(2.0, 1, 1.9, 1, spread=0.01, dof=0.5).dof == 1
+    with pytest.raises(ValueError, match="a measurement of each, received 0 and 1"):
+        known_spread(2.0, 0, 1.9, 1, spread=0.01, dof=4)
+
+
+def test_a_known_spread_covers_the_true_difference_as_often_as_it_says():
+    """Normal scores around a true difference of 0.3, the spread estimated apart from them with 6 degrees of freedom."""
+    generator = np.random.default_rng(3)
+    trials = 4000
+    first = generator.normal(2.3, 0.1, (trials, 2)).mean(axis=1)
+    second = generator.normal(2.0, 0.1, (trials, 3)).mean(axis=1)
+    spreads = 0.1 * np.sqrt(generator.chisquare(6, trials) / 6)
+    found = [known_spread(a, 2, b, 3, s, 6) for a, b, s in zip(first, second, spreads, strict=True)]
+    covered = sum(i.low <= 0.3 <= i.high for i in found) / trials
+    assert covered == pytest.approx(0.95, abs=0.012)
