@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 
 class Git(Protocol):
-    """How git is run in one folder; `core.workspace` has the one implementation."""
+    """How git is run in one folder; `core.gitcommand` has the one implementation."""
 
     folder: Path
 
@@ -63,19 +63,25 @@ class Repository:
         """Store a blob; its object name."""
         return self._git("hash-object", "-w", "--stdin", stdin=content)
 
-    def read(self, *names: str) -> bytes | None:
-        """The first of the named objects that is a blob (`<blob>` or `<commit>:<path>`), None where none is."""
+    def blobs(self, names: Sequence[str]) -> list[bytes | None]:
+        """The content of each named object (`<blob>` or `<commit>:<path>`), None where it is no blob."""
+        if not names:
+            return []
         request = "".join(f"{name}\n" for name in names)
         _, output, _ = self._git.run("cat-file", "--batch", stdin=os.fsencode(request))
-        while output:
-            header, _, output = output.partition(b"\n")
-            *_, kind, last = header.split(b" ")
-            if last in (b"missing", b"ambiguous"):
+        found: list[bytes | None] = []
+        place = 0
+        while place < len(output):
+            end = output.index(b"\n", place)
+            *_, kind, last = output[place:end].split(b" ")
+            place = end + 1
+            if not last.isdigit():  # missing, ambiguous, submodule
+                found.append(None)
                 continue
-            if kind == b"blob":
-                return output[: int(last)]
-            output = output[int(last) + 1 :]
-        return None
+            size = int(last)
+            found.append(output[place : place + size] if kind == b"blob" else None)
+            place += size + 1
+        return found
 
     def refs(self, *patterns: str) -> dict[str, Ref]:
         """Refs by full name; a pattern is one, or a folder of them."""

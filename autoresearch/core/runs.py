@@ -51,6 +51,14 @@ class SavedRun:
         except AutoresearchError:
             return None
 
+    def sources(self) -> dict[int, str]:
+        """The train.py of every experiment that is at hand, by number; one process of git for all."""
+        if self.workspace is None:
+            return {}
+        names = {record.number: record.commit or record.blob for record in self.history.experiments.values()}
+        texts = self.workspace.read_many(names.values())
+        return {number: texts[name] for number, name in names.items() if name in texts}
+
 
 def load(directory: Path, tag: str = "") -> SavedRun:
     """Read a run of a workspace.

@@ -1,4 +1,4 @@
-"""The user's folder in a git repository. Nothing else imports git.
+"""The user's folder in a git repository.
 
 Every candidate is a commit under `refs/autoresearch/<tag>/<n>`, made by plumbing: the user's index, HEAD and work tree
 are not touched, no hook runs, nothing is signed, reset, checked out or pushed. The branch `autoresearch/<tag>` follows
@@ -9,122 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import date
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
-from autoresearch.core.errors import AutoresearchError, UsageError
+from autoresearch.core.errors import UsageError
 from autoresearch.core.files import io_error, write_atomic
+from autoresearch.core.gitcommand import Git, locate
 from autoresearch.core.lock import exclusive
 from autoresearch.core.plumbing import Repository, complaint
 from autoresearch.core.traces import RESULTS, STATE, exclude, link_results, results_are_the_users
 
 TRAIN = "train.py"
 
-_OLDEST_GIT = (2, 30)
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# Set where autoresearch is started from a hook or an alias, they would lead git to another repository or index.
-_STRAY_VARIABLES = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"),
-    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_QUARANTINE_PATH", "GIT_SHALLOW_FILE"),
-    *("GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS", "GIT_DEFAULT_HASH"),
-)
-_ENVIRONMENT = {"GIT_LITERAL_PATHSPECS": "1", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
-# The reference-transaction hook runs even for update-ref; gc would go on in the background.
-_OPTIONS = (
-    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.safecrlf=false"),
-    *("gc.auto=0", "maintenance.auto=false", "i18n.commitEncoding=UTF-8"),
-)
-
-
-@cache
-def _executable() -> str:
-    """The git that GitPython found.
-
-    Raises:
-        UsageError: there is none, or it is too old.
-    """
-    hint = f"install git {_OLDEST_GIT[0]}.{_OLDEST_GIT[1]} or newer: https://git-scm.com/downloads"
-    try:
-        import git
-    except ImportError as error:  # GitPython looks for the executable when it is imported.
-        raise UsageError(f"git can't be used: {str(error).splitlines()[0]}", hint) from error
-    version = git.Git().version_info
-    if version[:2] < _OLDEST_GIT:
-        raise UsageError(f"git {'.'.join(map(str, version))} is too old", hint)
-    return git.Git.GIT_PYTHON_GIT_EXECUTABLE or "git"
-
-
-class _Git:
-    """git in one folder, undisturbed by hooks and by the caller's environment."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def run(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> tuple[int, bytes, str]:
-        """Exit status, stdout and stderr of one command."""
-        options = (word for option in _OPTIONS for word in ("-c", option))
-        command = [_executable(), "-C", str(self.folder), *options, *args]
-        # GitPython's `env` can only add to the environment.
-        if stray := [name for name in _STRAY_VARIABLES if name in os.environ]:
-            command = ["env", *(word for name in stray for word in ("-u", name)), *command]
-        from git import Git
-
-        with tempfile.TemporaryFile() as stream:
-            stream.write(stdin)
-            stream.seek(0)
-            return Git().execute(
-                command,
-                istream=stream,
-                env={**_ENVIRONMENT, **(env or {})},
-                with_extended_output=True,
-                with_exceptions=False,
-                stdout_as_string=False,
-                strip_newline_in_stdout=False,
-            )
-
-    def __call__(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
-        """Stdout of a command that must succeed, without its last newline."""
-        status, stdout, stderr = self.run(*args, stdin=stdin, env=env)
-        if status:
-            raise AutoresearchError(
-                f"git {args[0]} failed in {self.folder}: {complaint(stderr)}", "try `git status` and `git fsck` there"
-            )
-        return os.fsdecode(stdout).removesuffix("\n")
-
-
-class _Place(NamedTuple):
-    """Where a folder stands in a work tree."""
-
-    top: Path
-    prefix: str
-    """"" at the top, else with a slash at the end."""
-
-
-def _locate(folder: Path) -> _Place | None:
-    """The place of an existing folder, or None where it is in no git repository.
-
-    Raises:
-        UsageError: git refuses the repository, or it has no work tree there.
-    """
-    status, stdout, stderr = _Git(folder).run("rev-parse", "--show-prefix", "--show-toplevel")
-    if status == 0:
-        prefix, top = os.fsdecode(stdout).removesuffix("\n").split("\n")
-        return _Place(Path(top), prefix)
-    if "dubious ownership" in stderr or "unsafe repository" in stderr:
-        raise UsageError(
-            f"git refuses {folder}, because another user owns it",
-            f"if you trust it: git config --global --add safe.directory '{folder}'",
-        )
-    if "must be run in a work tree" in stderr:
-        raise UsageError(f"{folder} has no work tree: a bare repository, or git's own folder", "use a normal clone")
-    if "not a git repository" in stderr:
-        return None
-    raise UsageError(f"git can't use {folder}: {complaint(stderr)}", "try `git status` there")
 
 
 class Workspace:
@@ -143,7 +42,7 @@ class Workspace:
         """Absolute, without symbolic links."""
         if not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a folder", "autoresearch init DIR makes a workspace")
-        place = _locate(self.directory)
+        place = locate(self.directory)
         if place is None:
             hint = "git init there, or make a workspace: autoresearch init DIR"
             raise UsageError(f"{self.directory} is not in a git repository", hint)
@@ -151,7 +50,7 @@ class Workspace:
         if not self.train_path.is_file():
             raise UsageError(f"{self.directory} has no {TRAIN}", "autoresearch init DIR makes a workspace with one")
         self._prefix = place.prefix
-        self._git = _Git(self.directory)
+        self._git = Git(self.directory)
         self._repository = Repository(self._git)
 
     @classmethod
@@ -175,7 +74,7 @@ class Workspace:
             if os.path.lexists(folder / name):
                 raise UsageError(f"{folder / name} exists already and is not overwritten", "choose another folder")
         nearest = next(path for path in (folder, *folder.parents) if path.is_dir())
-        outer = _locate(nearest)
+        outer = locate(nearest)
         own = outer is None or (own_repository and outer.top != folder)
         if own and folder.is_dir() and any(folder.iterdir()):
             raise UsageError(f"{folder} is neither empty nor in a git repository", "choose an empty or a new folder")
@@ -184,10 +83,10 @@ class Workspace:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise io_error("make", folder, error) from error
-        git = _Git(folder)
+        git = Git(folder)
         if own:
             if outer is not None:
-                exclude(_Git(nearest), folder.relative_to(outer.top).as_posix() + "/")
+                exclude(Git(nearest), folder.relative_to(outer.top).as_posix() + "/")
             git("init", "--quiet", "--initial-branch=main")
         for name, text in files.items():
             write_atomic(folder / name, text)
@@ -215,14 +114,30 @@ class Workspace:
         Raises:
             UsageError: no such object, no train.py in it, or not UTF-8.
         """
-        # To git, an empty name before the colon is the index.
-        content = self._repository.read(f"{name}:{self._prefix}{TRAIN}", name) if name else None
+        content = next(self._train_files([name]))
         if content is None:
             raise UsageError(f"no {self._prefix}{TRAIN} in {name!r}", "git log --all shows the commits that there are")
         try:
             return content.decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"{TRAIN} of {name} is not UTF-8 text: {error}", "save it as UTF-8") from error
+
+    def read_many(self, names: Iterable[str]) -> dict[str, str]:
+        """The texts of train.py in many commits, or of blobs, by one process of git.
+
+        Names that lead to none are left out; what is not UTF-8 becomes U+FFFD.
+        """
+        wanted = list(dict.fromkeys(names))
+        found = zip(wanted, self._train_files(wanted), strict=True)
+        return {name: content.decode(errors="replace") for name, content in found if content is not None}
+
+    def _train_files(self, names: list[str]) -> Iterator[bytes | None]:
+        # A commit holds the file at its path, a blob is the file. To git, an empty name before the colon is the index.
+        places = [place for name in names if name for place in (f"{name}:{self._prefix}{TRAIN}", name)]
+        blobs = iter(self._repository.blobs(places))
+        for name in names:
+            in_commit, itself = (next(blobs), next(blobs)) if name else (None, None)
+            yield in_commit if in_commit is not None else itself
 
     def commit_candidate(self, tag: str, n: int, blob: str, parent: str | None, message: str) -> str:
         """Commit a train.py as candidate `n`: the parent's tree with this one file replaced.
@@ -302,7 +217,7 @@ class Workspace:
                 if commit == branch.commit:
                     return None
             options = ("--ff-only", "--no-verify-signatures", "--no-autostash", "--no-stat")
-            status, _, stderr = _Git(Path(branch.worktree)).run("merge", *options, commit)
+            status, _, stderr = Git(Path(branch.worktree)).run("merge", *options, commit)
             if status == 0:
                 return None
             obstacle = (

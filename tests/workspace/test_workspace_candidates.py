@@ -66,6 +66,21 @@ def test_reading_what_is_not_there_is_an_error(folder: Path) -> None:
         workspace.write_blob("\udc80")
 
 
+def test_many_sources_are_read_at_once(folder: Path) -> None:
+    workspace = Workspace(folder)
+    head = git(folder, "rev-parse", "HEAD")
+    texts = ["", "a\nb", "0 blob 3\n" * 1000, "no final newline"]
+    blobs = [workspace.write_blob(text) for text in texts]
+    commits = [workspace.commit_candidate("t", n, blob, head, "m") for n, blob in enumerate(blobs)]
+    empty = git(folder, "commit-tree", git(folder, "mktree"), "-m", "empty")
+    names = [blobs[0], *commits, "0" * 40, "", empty, "nonsense", head, commits[1]]
+    expected = dict(zip(commits, texts, strict=True)) | {blobs[0]: texts[0], head: SOURCE}
+    assert workspace.read_many(names) == expected
+    assert workspace.read_many([]) == workspace.read_many(["0" * 40]) == {}
+    (folder / "train.py").write_bytes(b"x = 1\xff\n")
+    assert list(workspace.read_many([workspace.baseline("t2")]).values()) == ["x = 1\ufffd\n"]
+
+
 def test_a_repeated_commit_is_the_same_one_and_other_content_replaces_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
