@@ -168,7 +168,7 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
         val_bpb=record.val_bpb,
         is_baseline=record.number == 0,
         value=value,
-        value_n=record.value_n,
+        value_n=record.value_n or 1,
         gain=before - value if before is not None and value is not None else None,
         withdrawn=record.withdrawn or "",
         near_miss=record.near_miss,
@@ -191,4 +191,7 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
 
 
 def _value(record: Record, history: History) -> float | None:
-    return record.value if history.current(record) else None
+    if not history.current(record):
+        return None
+    # A discard was never worth anything but its score.
+    return record.val_bpb if record.value is None else record.value
