@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,38 @@ def report(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
         print_document(summary.report(saved))
     else:
         click.echo(summary.report_text(saved))
+
+
+@main.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page too.")
+@json_option
+@common
+def compare(
+    workspace: Path, runs: tuple[str, ...], html: Path | None, verbose: bool, debug: bool, as_json: bool
+) -> None:
+    """Searches side by side; of one alone, what it gained and by what.
+
+    A RUN is a workspace, a tag of this one, a journal.jsonl or a results.tsv, also of another tool. Scores are ranked
+    where they were measured alike; everything else is compared relative to each search's own baseline.
+
+    \b
+    Example: autoresearch compare nov30 ../macbook/lab h100/results.tsv --html compare.html
+    """
+    from autoresearch.report import compare as comparison
+    from autoresearch.report import compare_text, tables
+
+    found = comparison.document([tables.read(name, workspace) for name in runs])
+    if html is not None:
+        from autoresearch.report import compare_page
+
+        compare_page.write(found, html)
+    if as_json:
+        print_document(found)
+    else:
+        compare_text.show(compare_text.sections(found), sys.stdout)
+    if html is not None:
+        click.echo(f"page: {html.resolve()}", err=as_json)
 
 
 @main.command()
