@@ -31,16 +31,23 @@ def sections(document: Mapping[str, Any]) -> list[Section]:
     parts += [_categories(runs), _constants(document)]
     parts += [_agreement(pair) for pair in document["agreement"]]
     parts += [_problems(run) for run in runs]
-    return [_without_empty_columns(part) for part in parts if part.lines or part.rows]
+    return [_fit_to_print(part) for part in parts if part.lines or part.rows]
 
 
-def _without_empty_columns(part: Section) -> Section:
+def _fit_to_print(part: Section) -> Section:
+    """Without columns that hold nothing, and without characters by which a description could steer a terminal."""
     filled = [place for place in range(len(part.columns)) if any(row[place] for row in part.rows)]
     return part._replace(
-        columns=tuple(part.columns[place] for place in filled),
-        rows=tuple(tuple(row[place] for place in filled) for row in part.rows),
+        title=_printable(part.title),
+        lines=tuple(map(_printable, part.lines)),
+        columns=tuple(_printable(part.columns[place]) for place in filled),
+        rows=tuple(tuple(_printable(row[place]) for place in filled) for row in part.rows),
         text_columns=frozenset(new for new, place in enumerate(filled) if place in part.text_columns),
     )
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def conclusion(document: Mapping[str, Any]) -> tuple[str, ...]:
