@@ -44,7 +44,8 @@ def main() -> None:
 @sandbox_option
 @click.option(
     "--agent",
-    help="Who proposes: auto, claude, command:CMD, optimizer, random, script:DIR; or a mix: optimizer@2,claude@1.",
+    help="Who proposes: auto, claude, command:CMD, optimizer, random, replay:RUN, script:DIR; or a mix such as "
+    "optimizer@2,claude@1.",
 )
 @click.option("--reviewer", metavar="MODEL", help="A second model that reads each proposal first and may veto it.")
 @click.option("--tag", default="", help="Name of the run; default: the latest unfinished one, else the date.")

@@ -16,12 +16,13 @@ from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.prices import load_prices
 from autoresearch.agent.proposer import Proposal, Proposer
 from autoresearch.agent.reader import Reader
+from autoresearch.agent.replay_of import ReplayOf, run_to_replay
 from autoresearch.agent.scripted import Scripted
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import UsageError, did_you_mean
 from autoresearch.core.task import Settings
 
-NAMES = ("auto", "claude", "command:CMD", "optimizer", "random", "script:DIR")
+NAMES = ("auto", "claude", "command:CMD", "optimizer", "random", "replay:RUN", "script:DIR")
 COMMANDS = ("claude", "codex")
 """Coding agents that `command:` knows how to call."""
 CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
@@ -29,11 +30,11 @@ CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"
 _MORE_CREDENTIALS = ("ANTHROPIC_PROFILE", "ANTHROPIC_FEDERATION_RULE_ID")
 INSTALL = "pip install 'autoresearch[claude]'"
 _KINDS = frozenset(name.partition(":")[0] for name in NAMES)
-_ARGUMENTS = ("command", "script")
+_ARGUMENTS = ("command", "replay", "script")
 """Kinds that are followed by a colon and more."""
-_NOT_REVIEWED = ("optimizer", "random")
-# A command and a folder may hold commas, so theirs ends where another agent's name follows.
-_BETWEEN = re.compile(r",(?=(?:auto|claude|optimizer|random)(?:@|,|$)|command:|script:)")
+_NOT_REVIEWED = ("optimizer", "random", "replay")
+# A command, a run and a folder may hold commas, so theirs ends where another agent's name follows.
+_BETWEEN = re.compile(r",(?=(?:auto|claude|optimizer|random)(?:@|,|$)|command:|replay:|script:)")
 _SHARE = re.compile(r"@(\d+(?:\.\d+)?)$")
 
 
@@ -117,14 +118,16 @@ def choose(agent: str) -> tuple[tuple[Part, ...], list[str]]:
     return (Part("optimizer"),), notes
 
 
-def check_ready(settings: Settings, directory: Path) -> None:
+def check_ready(settings: Settings, directory: Path, tag: str = "") -> None:
     """What the agents need before anything is started: a key, the SDK, and under a cap on cost a known price.
 
     Args:
         directory: the workspace, to which the file of prices is relative.
+        tag: of the run; "" for a new one.
 
     Raises:
         UsageError: something is missing; the hint says how to get it.
+        DataError: the journal of a run to replay is damaged.
     """
     parts, _ = choose(settings.agent)
     kinds, reviewer = {part.kind for part in parts}, settings.reviewer.model
@@ -144,7 +147,15 @@ def check_ready(settings: Settings, directory: Path) -> None:
             command_line(part.argument)
         if part.kind == "script":
             Scripted(Path(part.argument))
+    check_replayed(settings, directory, tag)
     check_prices(settings, directory)
+
+
+def check_replayed(settings: Settings, directory: Path, tag: str) -> None:
+    """Whether every run that is to be replayed is there, and is another one; see `run_to_replay`."""
+    for part in choose(settings.agent)[0]:
+        if part.kind == "replay":
+            run_to_replay(part.argument, directory, tag)
 
 
 def check_prices(settings: Settings, directory: Path) -> None:
@@ -193,10 +204,11 @@ def make_proposer(
     notes += _unknown_prices(settings, parts, directory)
     read = settings.reviewer.model and [part for part in parts if part.kind not in _NOT_REVIEWED]
     if settings.reviewer.model and not read:
-        notes.append("the reviewer has nothing to do: values of constants alone are not reviewed")
+        notes.append("the reviewer has nothing to do: neither values of constants alone nor replays are reviewed")
     made = []
     for part in parts:
         proposer = _make(part, settings, directory, ledger, reader)
+        notes += [proposer.about] if isinstance(proposer, ReplayOf) else []
         if read and part in read:
             proposer = _reviewed(proposer, settings, directory, ledger, problem)
         made.append((proposer, part.share))
@@ -228,6 +240,8 @@ def _make(part: Part, settings: Settings, directory: Path, ledger: Ledger, reade
         return Command(part.argument, settings.command, ledger, hidden=directory)
     if part.kind == "script":
         return Scripted(Path(part.argument))
+    if part.kind == "replay":
+        return ReplayOf(run_to_replay(part.argument, directory))
     from autoresearch.agent.optimizer import Optimizer, RandomSearch
 
     return RandomSearch() if part.kind == "random" else Optimizer()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearch.agent import start
-from autoresearch.agent.agents import check_prices, choose, make_proposer
+from autoresearch.agent.agents import check_prices, check_replayed, choose, make_proposer
 from autoresearch.agent.claude import Claude
 from autoresearch.agent.command import Command
 from autoresearch.agent.context import context_of
@@ -38,6 +38,7 @@ def dry_run(directory: Path, tag: str, options: Mapping[str, Any], program: Path
     history, chosen = start.existing(place, tag)
     settings, device = start.settings_for(place, start.resumed(history, options, chosen), LocalExecutor(), view)
     check_prices(settings, place)
+    check_replayed(settings, place, chosen)
     text = start.read_program(place, program)
     reader = None
     if (place / SETTINGS).is_file():

@@ -15,8 +15,8 @@ from autoresearch.core.workspace import TRAIN, Workspace
 PROGRAM = "program.md"
 IGNORES = ".gitignore"
 _AGENTS = """\
-# agent = "claude"         # who proposes: auto, claude, command:CMD, optimizer, random, script:DIR,
-#                          # or a mix: optimizer@2,claude@1
+# agent = "claude"         # who proposes: auto, claude, command:CMD, optimizer, random, replay:RUN,
+#                          # script:DIR, or a mix: optimizer@2,claude@1
 """
 _LIMITS = """
 # [stop]

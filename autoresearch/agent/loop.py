@@ -135,7 +135,7 @@ class _Search:
             cost_usd=proposal.cost_usd,
         )
         self._view.note(f"  refused: {proposal.origin or proposal.hypothesis}: {problem}")
-        self._refused += 1
+        self._refused += not proposal.listed
         if any(paid for _, paid in parts_of(self._proposer)):
             if self._refused >= PAID_REFUSALS_IN_A_ROW:
                 raise RoundFailed("refused", f"{self._refused} proposals in a row; the last: {problem}")

@@ -70,7 +70,7 @@ class RandomSearch:
         """
         current = constants(context.incumbent_source)
         values = {name: constant.value for name, constant in current.items()}
-        space = _search_space(current, int(context.task["seq_len"]))
+        space = search_space(current, int(context.task["seq_len"]))
         if not space:
             raise UsageError(
                 "train.py has no constant that can be searched",
@@ -199,7 +199,7 @@ def _combinations(context: Context, values: Mapping[str, Any], space: Space) -> 
             yield {**one, **other}
 
 
-def _search_space(current: Mapping[str, Constant], seq_len: int) -> dict[str, Range | Choices]:
+def search_space(current: Mapping[str, Constant], seq_len: int) -> dict[str, Range | Choices]:
     """The constants that may move."""
     space = {name: constant.search for name, constant in current.items() if constant.search is not None}
     batch = space.get("TOTAL_BATCH_SIZE")
@@ -250,19 +250,32 @@ def _settle(name: str, drawn: float, current: Any, search: Range | Choices, cont
     if isinstance(search, Choices):
         index = int(_coordinate(current, search))
         return search.values[min(max(index + (drawn > index) - (drawn < index), 0), len(search.values) - 1)]
-    value = float(f"{drawn:.{SIGNIFICANT_DIGITS}g}")
     low, high = search.low, search.high
     if search.integer:
         # Sizes decide how long a step takes: a model three times as deep would only show that the budget is short.
         reach = max(1, abs(current) // 2)
         low, high = max(low, current - reach), min(high, current + reach)
-    if name == "TOTAL_BATCH_SIZE":  # a batch is made of whole rows
-        seq_len = int(context.task["seq_len"])
+    return written(name, drawn, current, low, high, int(context.task["seq_len"]))
+
+
+def written(
+    name: str, drawn: float, current: Any, low: float, high: float, seq_len: int, digits: int = SIGNIFICANT_DIGITS
+) -> Any:
+    """A number as it is put into a train.py: short, in range, of the current one's type; a batch in whole rows.
+
+    Args:
+        low, high: finite.
+        seq_len: tokens in a row.
+        digits: significant ones that are kept.
+    """
+    value = float(f"{drawn:.{digits}g}")
+    if name == "TOTAL_BATCH_SIZE":
         value = round(drawn / seq_len) * seq_len
         low, high = math.ceil(low / seq_len) * seq_len, math.floor(high / seq_len) * seq_len
         if low > high:
             return current
-    return type(current)(min(max(value, low), high))
+    value = min(max(value, low), high)
+    return round(value) if isinstance(current, int) else float(value)
 
 
 def _key(values: Mapping[str, Any]) -> str:

@@ -107,6 +107,8 @@ class Proposal:
     """Of a mix, the name of the part that made it; "" is the proposer that was asked."""
     outages: tuple[Outage, ...] = ()
     """Of a mix, the parts that were asked before that one and failed."""
+    listed: bool = False
+    """Comes from a finite list: however many of them are refused in a row, the next one may be good."""
 
 
 class RoundFailed(Exception):

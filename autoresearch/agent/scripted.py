@@ -58,7 +58,7 @@ class Scripted:
             problem = f"{path.name} is not UTF-8 text: byte {error.start}"
         except PatchError as error:
             problem = f"{path.name} does not apply: {error}"
-        return Proposal(source, hypothesis, origin=path.name, problem=problem)
+        return Proposal(source, hypothesis, origin=path.name, problem=problem, listed=True)
 
 
 def _leading_comments(text: str) -> str:

@@ -239,7 +239,7 @@ def open_run(
     history, chosen = existing(place, tag)
     settings, device = settings_for(place, resumed(history, options, chosen), LocalExecutor(), view)
     if agents:
-        check_ready(settings, place)
+        check_ready(settings, place, chosen)
     if (place / SETTINGS).is_file():
         workspace = Workspace(place)
     else:

@@ -70,6 +70,25 @@ def comparable_scores(history: History, record: Record) -> list[float]:
     return [result.val_bpb for result in history.comparable(record) if result.val_bpb is not None]
 
 
+def value_of(history: History, record: Record) -> float | None:
+    """What an experiment is worth, in bits per byte; None after a failure, and where it isn't comparable by now."""
+    if not history.current(record):
+        return None
+    # A discard was never worth anything but its score.
+    return record.val_bpb if record.value is None else record.value
+
+
+def gain_of(history: History, record: Record) -> float | None:
+    """By how many bits per byte an experiment is better than the incumbent that it was made from.
+
+    Returns:
+        None where the two can't be compared; for the baseline, too.
+    """
+    parent = None if record.parent is None else history.experiments.get(record.parent)
+    before, value = None if parent is None else value_of(history, parent), value_of(history, record)
+    return None if before is None or value is None else before - value
+
+
 def spread_among(candidates: Iterable[Candidate], rules: Rules, earlier: Prior = NOTHING) -> Spread:
     """The spread that the priors and the fresh, unsuspected scores of all decided candidates give."""
     return estimate(rules.spread, rules.spread_dof, _fresh(candidates), earlier)

@@ -89,7 +89,7 @@ def find(name: str, directory: Path) -> SavedRun:
 
     Args:
         name: a workspace, or a folder with the one that the main job made; a tag of the workspace in `directory`; a
-            run's own folder; or a journal, wherever it lies.
+            run's own folder; or a journal, wherever it lies. A path from the current directory or from the workspace.
         directory: of the workspace that a tag belongs to.
 
     Raises:
@@ -106,6 +106,8 @@ def find(name: str, directory: Path) -> SavedRun:
         return load(directory, name)
     if path.is_dir():
         return load(path)
+    if not path.is_absolute() and (beside := here.resolve() / path).exists():
+        return find(str(beside), directory)
     raise UsageError(f"no run {name!r} in {directory.resolve()}", WHAT_A_RUN_IS)
 
 

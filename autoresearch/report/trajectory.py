@@ -64,6 +64,8 @@ class Row:
     results: tuple[Result, ...] = ()
     """Its measurements."""
     decided_at: datetime | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of the proposal, as the journal holds them."""
 
     @property
     def kept(self) -> bool:
@@ -154,8 +156,6 @@ def of_run(saved: SavedRun) -> Trajectory:
 
 
 def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]) -> Row:
-    value = _value(record, history)
-    before = None if record.parent is None else _value(history.experiments[record.parent], history)
     held_out = [
         test[record.number, k]
         for k, result in enumerate(record.results)
@@ -167,9 +167,9 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
         description=record.hypothesis,
         val_bpb=record.val_bpb,
         is_baseline=record.number == 0,
-        value=value,
+        value=noise.value_of(history, record),
         value_n=record.value_n or 1,
-        gain=before - value if before is not None and value is not None else None,
+        gain=noise.gain_of(history, record),
         withdrawn=record.withdrawn or "",
         near_miss=record.near_miss,
         suspect="; ".join(dict.fromkeys(result.suspect for result in record.results if result.suspect)),
@@ -187,11 +187,5 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
         test_bpb=fmean(held_out) if held_out else None,
         results=record.results,
         decided_at=record.decided_at,
+        facts=record.facts,
     )
-
-
-def _value(record: Record, history: History) -> float | None:
-    if not history.current(record):
-        return None
-    # A discard was never worth anything but its score.
-    return record.val_bpb if record.value is None else record.value

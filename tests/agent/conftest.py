@@ -103,14 +103,14 @@ def place(tmp_path, monkeypatch) -> Workspace:
 
 @pytest.fixture
 def lab_of(place: Workspace) -> Callable[..., Lab]:
-    """Open the run: `lab_of(machine, key="a", spread=0.01, stop={…})`, again and again."""
+    """Open the run: `lab_of(machine, key="a", spread=0.01, max_experiments=…)`, again and again; `where` moves it."""
 
-    def build(machine: Machine, key: str = "a", view: Listener | None = None, **more) -> Lab:
+    def build(machine: Machine, key: str = "a", view: Listener | None = None, where: Workspace = place, **more) -> Lab:
         # A wide band of unclear scores, so that scores planned by hand meet every step of the rule.
         rules = Rules(spread=more.pop("spread", 0.01), keep_z=2.5, strict=more.pop("strict", False))
         settings = Settings("tinystories/smoke", Task(), rules=rules, stop=Stop(**more), backend="null")
         dataset = Dataset(Path(), "data", "stories", 512, 64, 0, {})
-        run = Run(place, "tag", settings, DEVICE, dataset, key, program="")
+        run = Run(where, "tag", settings, DEVICE, dataset, key, program="")
         return Lab(run, machine, view or Listener())
 
     return build

@@ -173,7 +173,7 @@ def test_a_mix_and_a_reviewer(purse, tmp_path):
     ]
     assert notes == []
     _, notes = make_proposer(replace(settings, agent="optimizer"), tmp_path, purse().ledger, None)
-    assert notes == ["the reviewer has nothing to do: values of constants alone are not reviewed"]
+    assert notes == ["the reviewer has nothing to do: neither values of constants alone nor replays are reviewed"]
 
 
 def test_a_model_without_a_price_is_said_once(purse, tmp_path):
