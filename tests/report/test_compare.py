@@ -30,9 +30,9 @@ def experiment(n: int, verdict: str, *scores: float | None, key: str = "k", **mo
         speed = {"steps": 100, "tokens": 6400, "tokens_per_second": rates[k], "total_seconds": 1800.0}
         events.append({"event": "started", "n": n, "k": k, "seed": k})
         events.append({"event": "measured", "n": n, "k": k, "result": {**status, **speed}})
-    value = more.pop("value", scores[0])
-    decided = {"val_bpb": scores[0], "value": value, "value_n": more.pop("value_n", 1)}
-    return [*events, {"event": "decided", "n": n, "verdict": verdict, "reason": "", **decided, **more}]
+    worth = {"value": scores[0], "value_n": 1} if verdict == "keep" else {"value": None, "value_n": 0}
+    decided = {"val_bpb": scores[0], **worth, **more}
+    return [*events, {"event": "decided", "n": n, "verdict": verdict, "reason": "", **decided}]
 
 
 def run_of(tag: str, *events: list[dict], key: str = "k", backend: str = "null", device: str = "cpu") -> Trajectory:
