@@ -18,6 +18,7 @@ from autoresearch.agent.proposer import Proposal, Proposer
 from autoresearch.agent.reader import Reader
 from autoresearch.agent.replay_of import ReplayOf, run_to_replay
 from autoresearch.agent.scripted import Scripted
+from autoresearch.agent.stop import Stops
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import UsageError, did_you_mean
 from autoresearch.core.task import Settings
@@ -188,6 +189,7 @@ def make_proposer(
     ledger: Ledger,
     reader: Reader | None,
     problem: Callable[[Proposal], str] = lambda proposal: proposal.problem,
+    stops: Stops | None = None,
 ) -> tuple[Proposer, list[str]]:
     """The proposer that `settings.agent` names, and what to say about the choice.
 
@@ -196,6 +198,7 @@ def make_proposer(
         ledger: where calls are charged.
         reader: looks earlier experiments up; None where there are none.
         problem: why a proposal would be refused anyway, so that no reviewer has to read it.
+        stops: of the search, which end also a wait for a server; None where nothing is sent.
 
     Raises:
         UsageError: no such agent, or one that can't be used as given.
@@ -207,10 +210,10 @@ def make_proposer(
         notes.append("the reviewer has nothing to do: neither values of constants alone nor replays are reviewed")
     made = []
     for part in parts:
-        proposer = _make(part, settings, directory, ledger, reader)
+        proposer = _make(part, settings, directory, ledger, reader, stops)
         notes += [proposer.about] if isinstance(proposer, ReplayOf) else []
         if read and part in read:
-            proposer = _reviewed(proposer, settings, directory, ledger, problem)
+            proposer = _reviewed(proposer, settings, directory, ledger, problem, stops)
         made.append((proposer, part.share))
     if len(made) == 1:
         return made[0][0], notes
@@ -220,20 +223,31 @@ def make_proposer(
 
 
 def _reviewed(
-    writer: Proposer, settings: Settings, directory: Path, ledger: Ledger, problem: Callable[[Proposal], str]
+    writer: Proposer,
+    settings: Settings,
+    directory: Path,
+    ledger: Ledger,
+    problem: Callable[[Proposal], str],
+    stops: Stops | None,
 ) -> Proposer:
     from autoresearch.agent.reviewer import Reviewed
 
     prices = load_prices(settings.claude.prices, directory)
-    return Reviewed(writer, settings.reviewer, ledger, settings.outages, prices, problem)
+    return Reviewed(writer, settings.reviewer, ledger, settings.outages, prices, problem, **_waits(stops))
 
 
-def _make(part: Part, settings: Settings, directory: Path, ledger: Ledger, reader: Reader | None) -> Proposer:
+def _waits(stops: Stops | None) -> dict[str, Any]:
+    return {} if stops is None else {"wait": stops.wait}
+
+
+def _make(
+    part: Part, settings: Settings, directory: Path, ledger: Ledger, reader: Reader | None, stops: Stops | None
+) -> Proposer:
     if part.kind == "claude":
         from autoresearch.agent.claude import Claude
 
         prices = load_prices(settings.claude.prices, directory)
-        return Claude(settings.claude, ledger, settings.outages, prices, reader)
+        return Claude(settings.claude, ledger, settings.outages, prices, reader, **_waits(stops))
     if part.kind == "command":
         from autoresearch.agent.command import Command
 

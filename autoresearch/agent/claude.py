@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoresearch.agent.claude_answer import Answer
-from autoresearch.agent.claude_client import ClaudeClient
+from autoresearch.agent.claude_client import ClaudeClient, Wait, sleep_through
 from autoresearch.agent.claude_prompt import MINUTES, is_mending, prompt_of
 from autoresearch.agent.claude_tools import Desk, Reply
 from autoresearch.agent.ledger import Ledger, Usage
@@ -37,6 +37,7 @@ class Claude:
         outages: how often and how long is retried.
         prices: of models.
         reader: experiments in detail; None where nothing can be looked up, as in a dry run.
+        wait: of the pauses between two tries of a request.
     """
 
     name = "claude"
@@ -49,9 +50,10 @@ class Claude:
         outages: Outages,
         prices: Prices,
         reader: Reader | None = None,
+        wait: Wait = sleep_through,
     ) -> None:
         self._settings, self._ledger, self._reader = settings, ledger, reader
-        self._client = ClaudeClient(settings.model, ledger, prices, outages, settings.timeout_seconds, self.name)
+        self._client = ClaudeClient(settings.model, ledger, prices, outages, settings.timeout_seconds, self.name, wait)
 
     @staticmethod
     def prompt(context: Context) -> dict[str, list[dict[str, Any]]]:

@@ -54,6 +54,15 @@ class _Outage(NamedTuple):
     """Seconds that the server asks for."""
 
 
+Wait = Callable[[float, str], None]
+"""Waits so many seconds, and says what for; raises Stopped where the search ends meanwhile, see `Stops.wait`."""
+
+
+def sleep_through(seconds: float, why: str) -> None:
+    """The wait of a caller that has no stop conditions."""
+    time.sleep(seconds)
+
+
 class ClaudeClient:
     """Asks one model.
 
@@ -64,7 +73,8 @@ class ClaudeClient:
         outages: how often and how long is retried.
         timeout_seconds: of one request.
         agent: in whose name the ledger charges.
-        sleep, jitter: of the waits; jitter is a share, 0..1.
+        wait: takes the seconds of a pause, and what it is for.
+        jitter: of the pauses, a share, 0..1.
     """
 
     def __init__(
@@ -75,12 +85,12 @@ class ClaudeClient:
         outages: Outages,
         timeout_seconds: float,
         agent: str = "claude",
-        sleep: Callable[[float], None] = time.sleep,
+        wait: Wait = sleep_through,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.model = model
         self._ledger, self._prices, self._outages, self._agent = ledger, prices, outages, agent
-        self._timeout, self._sleep, self._jitter = timeout_seconds, sleep, jitter
+        self._timeout, self._wait, self._jitter = timeout_seconds, wait, jitter
 
     def ask(
         self,
@@ -102,6 +112,7 @@ class ClaudeClient:
             RoundFailed: no answer came, after all retries.
             RoundCapReached, CostCapReached: see `Ledger.reserve`.
             AutoresearchError: the server refuses the request: a wrong key or model, or a request that it can't read.
+            Stopped: see `Wait`.
         """
         bound = tokens_bound(system, tools, messages, previous)
         for attempt in count():
@@ -111,7 +122,7 @@ class ClaudeClient:
             if attempt >= self._outages.retries:
                 tries = f", {attempt + 1} tries" if attempt else ""
                 raise RoundFailed(done.kind, f"{self.model}: {done.reason}{tries}")
-            self._sleep(self._wait(attempt, done.wait))
+            self._wait(self._pause(attempt, done.wait), f"{self.model}: {done.reason}")
         raise AssertionError("unreachable")
 
     def _attempt(
@@ -175,7 +186,7 @@ class ClaudeClient:
                 high = middle - 1
         return low
 
-    def _wait(self, attempt: int, asked: float | None) -> float:
+    def _pause(self, attempt: int, asked: float | None) -> float:
         """Seconds before the next attempt: what the server asks for, else doubled each time; jitter is added."""
         outages = self._outages
         wait = outages.base_seconds * 2.0 ** min(attempt, 60) if asked is None else asked

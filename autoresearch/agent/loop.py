@@ -7,17 +7,15 @@ asked for again, a measured row is not measured again.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 
 from autoresearch.agent.context import context_of, crash_to_mend, idea_of
 from autoresearch.agent.instructions import KNOWLEDGE, Instructions
 from autoresearch.agent.lab import Lab
 from autoresearch.agent.ledger import Ledger, RoundCapReached
 from autoresearch.agent.proposer import NOT_REVIEWED, Context, Proposal, Proposer, RoundFailed
-from autoresearch.agent.stop import Ending, capped, ending_of
+from autoresearch.agent.stop import Ending, Stopped, Stops, capped
 from autoresearch.core.awake import kept_awake
 from autoresearch.core.errors import AutoresearchError, CostCapReached
 from autoresearch.core.process import one_line
@@ -27,11 +25,11 @@ REFUSALS_IN_A_ROW = 100
 """After so many duplicates and unusable proposals the proposer has nothing new."""
 PAID_REFUSALS_IN_A_ROW = 5
 """After so many, where each costs something, the round has failed."""
-LOOK_SECONDS = 0.5
-"""Between two looks at the stop conditions while a search pauses."""
 
 
-def search(lab: Lab, proposer: Proposer, view: View, ledger: Ledger | None = None) -> Ending:
+def search(
+    lab: Lab, proposer: Proposer, view: View, ledger: Ledger | None = None, stops: Stops | None = None
+) -> Ending:
     """Search until a stop condition, a cap on cost, or too many failed rounds in a row.
 
     Args:
@@ -39,6 +37,7 @@ def search(lab: Lab, proposer: Proposer, view: View, ledger: Ledger | None = Non
         proposer: produces candidates.
         view: told what is refused, and of outages.
         ledger: that the proposer charges its calls to; None makes one.
+        stops: by which the proposer waits; None makes them of the run's settings.
 
     Returns:
         Why it ended.
@@ -52,7 +51,8 @@ def search(lab: Lab, proposer: Proposer, view: View, ledger: Ledger | None = Non
         with kept_awake():
             settings = lab.run.settings
             ledger = ledger or Ledger(lab.log, lab.history, settings.caps, settings.stop.max_cost)
-            ending = _Search(lab, proposer, view, ledger).until_stop()
+            stops = stops or Stops(settings.stop, lab.history, view.note)
+            ending = _Search(lab, proposer, view, ledger, stops).until_stop()
             reason = ending.reason
     except AutoresearchError as error:
         reason = error.message
@@ -68,9 +68,8 @@ def search(lab: Lab, proposer: Proposer, view: View, ledger: Ledger | None = Non
 class _Search:
     """One process's part of a search."""
 
-    def __init__(self, lab: Lab, proposer: Proposer, view: View, ledger: Ledger) -> None:
-        self._lab, self._proposer, self._view, self._ledger = lab, proposer, view, ledger
-        self._started = datetime.now()
+    def __init__(self, lab: Lab, proposer: Proposer, view: View, ledger: Ledger, stops: Stops) -> None:
+        self._lab, self._proposer, self._view, self._ledger, self._stops = lab, proposer, view, ledger, stops
         self._refused = 0
         """Proposals in a row."""
         run = lab.run
@@ -79,7 +78,7 @@ class _Search:
 
     def until_stop(self) -> Ending:
         self._lab.begin()
-        while (ending := self._met()) is None:
+        while (ending := self._stops.met()) is None:
             self._lab.settle()
             try:
                 if (last := self._round()) is not None:
@@ -90,12 +89,11 @@ class _Search:
                 ending = self._failed("cap", str(cap))
             except CostCapReached as cap:
                 return capped(cap.message)
+            except Stopped as stopped:
+                return stopped.ending
             if ending is not None:
                 return ending
         return ending
-
-    def _met(self) -> Ending | None:
-        return ending_of(self._lab.run.settings.stop, self._lab.history, self._started, datetime.now())
 
     def _round(self) -> Ending | None:
         """One proposal, and what becomes of it; how the search ended where there is none left."""
@@ -159,16 +157,7 @@ class _Search:
             0.75, 1.0
         )
         self._view.note(f"  {told}; trying again in {seconds:.0f} s (failed round {rounds} of {outages.rounds})")
-        return self._pause(seconds)
-
-    def _pause(self, seconds: float) -> Ending | None:
-        """Wait, unless a stop condition is met meanwhile."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if (ending := self._met()) is not None:
-                return ending
-            time.sleep(min(left, LOOK_SECONDS))
-        return None
+        return self._stops.pause(seconds)
 
     def _context(self) -> Context:
         lab, run, incumbent = self._lab, self._lab.run, self._lab.incumbent

@@ -12,6 +12,7 @@ from autoresearch.agent.lab import Lab, Run
 from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.loop import search
 from autoresearch.agent.reader import RunReader
+from autoresearch.agent.stop import Stops
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.process import kill_marked
 from autoresearch.core.view import View
@@ -30,13 +31,12 @@ def run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | N
     with start.open_run(directory, tag, options, program, view, agents=True) as opened:
         lab = Lab(opened, opened.executor(), view)
         ledger = ledger_of(opened, lab)
-        proposer, notes = make_proposer(
-            opened.settings, opened.workspace.directory, ledger, RunReader(lab.history, opened.workspace), lab.problem
-        )
+        stops, reader = Stops(opened.settings.stop, lab.history, view.note), RunReader(lab.history, opened.workspace)
+        proposer, notes = make_proposer(opened.settings, opened.workspace.directory, ledger, reader, lab.problem, stops)
         for note in notes:
             view.note(note)
         try:
-            ending = search(lab, proposer, view, ledger)
+            ending = search(lab, proposer, view, ledger, stops)
         except KeyboardInterrupt:
             start.say_closing(opened, lab.history, view)
             raise

@@ -145,4 +145,5 @@ class Proposer(Protocol):
         Raises:
             RoundFailed: see there.
             CostCapReached: the next call could cost more than a cap allows.
+            Stopped: a stop condition was met while it waited; see `agent.stop`.
         """

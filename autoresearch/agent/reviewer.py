@@ -13,7 +13,7 @@ from difflib import unified_diff
 from typing import Any
 
 from autoresearch.agent.claude_answer import Answer
-from autoresearch.agent.claude_client import ClaudeClient
+from autoresearch.agent.claude_client import ClaudeClient, Wait, sleep_through
 from autoresearch.agent.digest import digest
 from autoresearch.agent.ledger import Ledger, RoundCapReached
 from autoresearch.agent.precedent import precedents
@@ -78,6 +78,7 @@ class Reviewed:
         outages: how long is retried.
         prices: of models.
         problem: why a proposal would be refused anyway, "" where it wouldn't; such a one is not reviewed.
+        wait: of the pauses between two tries of a request.
     """
 
     def __init__(
@@ -88,11 +89,12 @@ class Reviewed:
         outages: Outages,
         prices: Prices,
         problem: Callable[[Proposal], str] = lambda proposal: proposal.problem,
+        wait: Wait = sleep_through,
     ) -> None:
         self.writer, self.name, self.paid = writer, writer.name, getattr(writer, "paid", False)
         self._settings, self._ledger, self._problem = settings, ledger, problem
         patience = replace(outages, retries=min(outages.retries, RETRIES))
-        self._client = ClaudeClient(settings.model, ledger, prices, patience, TIMEOUT_SECONDS, "reviewer")
+        self._client = ClaudeClient(settings.model, ledger, prices, patience, TIMEOUT_SECONDS, "reviewer", wait)
 
     def propose(self, context: Context) -> Proposal | None:
         """The writer's proposal, as it is or vetoed. The fact `review` says what the reviewer said.

@@ -1,13 +1,21 @@
-"""When a search ends by itself: checked in one place, before anything is spent."""
+"""When a search ends by itself: checked in one place, before anything is spent and while something is waited for."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.task import Stop, time_of_day
+
+
+LOOK_SECONDS = 0.5
+"""Between two looks at the stop conditions while a search pauses."""
+TOLD_SECONDS = 10.0
+"""A wait from which on it is said what is waited for."""
 
 
 class Ending(NamedTuple):
@@ -18,6 +26,52 @@ class Ending(NamedTuple):
     exit_code: int = 0
     hint: str = ""
     """What to do to go on; "" where nothing is wrong."""
+
+
+class Stopped(Exception):
+    """A stop condition was met in the midst of a proposal, while it waited; nothing of the proposal comes back."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.reason)
+        self.ending = ending
+
+
+class Stops:
+    """The stop conditions of one process's part of a search, and pauses that heed them.
+
+    Args:
+        stop: conditions; 0 or "" is none.
+        history: of the run, as it grows.
+        note: takes a line for the user.
+    """
+
+    def __init__(self, stop: Stop, history: History, note: Callable[[str], None] = lambda _: None) -> None:
+        self._stop, self._history, self._note = stop, history, note
+        self._started = datetime.now()
+
+    def met(self) -> Ending | None:
+        """The stop condition that is met now; None where none is."""
+        return ending_of(self._stop, self._history, self._started, datetime.now())
+
+    def pause(self, seconds: float) -> Ending | None:
+        """Wait; the stop condition that ended it before its time."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if (ending := self.met()) is not None:
+                return ending
+            time.sleep(min(left, LOOK_SECONDS))
+        return None
+
+    def wait(self, seconds: float, why: str) -> None:
+        """The same for a proposer that waits, e.g. before it sends a request again.
+
+        Raises:
+            Stopped: a stop condition is met.
+        """
+        if seconds >= TOLD_SECONDS:
+            self._note(f"  {why}; trying again in {seconds:.0f} s")
+        if (ending := self.pause(seconds)) is not None:
+            raise Stopped(ending)
 
 
 def ending_of(stop: Stop, history: History, started: datetime, now: datetime) -> Ending | None:

@@ -26,8 +26,8 @@ def client(purse):
     def build(outages=QUICK, timeout=20.0, model="claude-sonnet-5-5", **caps):
         opened, waits = purse(**caps), []
         made = ClaudeClient(
-            model, opened.ledger, PRICES, outages, timeout, sleep=waits.append, jitter=lambda: 0.0
-        )  # fmt: skip
+            model, opened.ledger, PRICES, outages, timeout, wait=lambda s, why: waits.append(s), jitter=lambda: 0.0
+        )
         return made, opened, waits
 
     return build
@@ -91,8 +91,15 @@ def test_overloaded_three_times_then_fine(api, serve, client):
 def test_jitter_lengthens_a_wait_and_never_shortens_it(api, serve, purse):
     serve(api.error(529), api.error(429, retry_after="8"), api.answer(api.text("hello")))
     waits = []
+    outages = Outages(3, 2.0, 300.0)
     made = ClaudeClient(
-        "claude-sonnet-5-5", purse().ledger, PRICES, Outages(3, 2.0, 300.0), 20.0, "claude", waits.append, lambda: 1.0
+        "claude-sonnet-5-5",
+        purse().ledger,
+        PRICES,
+        outages,
+        20.0,
+        wait=lambda s, why: waits.append(s),
+        jitter=lambda: 1.0,
     )
     made.ask(*ASK)
     assert waits == [2.5, 10.0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoresearch.agent import loop
+from autoresearch.agent import loop, stop
 from autoresearch.agent.ledger import RoundCapReached
 from autoresearch.agent.loop import PAID_REFUSALS_IN_A_ROW, search
 from autoresearch.agent.proposer import Proposal, RoundFailed
@@ -44,8 +44,8 @@ OVERLOADED = RoundFailed("overloaded", "529 as planned,\nfive tries")
 def patient(lab_of, machine, listener):
     """A lab whose pauses are short: `patient(rounds=3)`."""
 
-    def build(stop=(), **outages):
-        lab = lab_of(machine, view=listener, **dict(stop))
+    def build(until=(), **outages):
+        lab = lab_of(machine, view=listener, **dict(until))
         given = Outages(**{"pause_seconds": 0.001, "max_seconds": 0.002, **outages})
         lab.run = replace(lab.run, settings=replace(lab.run.settings, outages=given))
         return lab
@@ -107,7 +107,7 @@ def test_a_kill_does_not_reset_the_breaker(patient, listener):
 
 def pauses(monkeypatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr(loop._Search, "_pause", lambda self, seconds: slept.append(seconds))
+    monkeypatch.setattr(stop.Stops, "pause", lambda self, seconds: slept.append(seconds))
     return slept
 
 
@@ -129,8 +129,8 @@ def test_patience_without_end(patient, listener, monkeypatch):
 
 
 def test_a_pause_heeds_stop_conditions(patient, listener, monkeypatch):
-    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
-    lab = patient(stop={"max_hours": 0.1 / 3600}, pause_seconds=60.0, max_seconds=60.0)
+    monkeypatch.setattr(stop, "LOOK_SECONDS", 0.01)
+    lab = patient(until={"max_hours": 0.1 / 3600}, pause_seconds=60.0, max_seconds=60.0)
     began = time.monotonic()
     ending = search(lab, Planned(OVERLOADED), listener)
     assert ending.reason.endswith("(--max-hours)")
@@ -141,7 +141,7 @@ def test_a_pause_is_interrupted_by_ctrl_c(patient, listener, monkeypatch):
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.time, "sleep", interrupt)
+    monkeypatch.setattr(stop.time, "sleep", interrupt)
     lab = patient()
     with pytest.raises(KeyboardInterrupt):
         search(lab, Planned(OVERLOADED), listener)
