@@ -11,7 +11,6 @@ from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.task import Stop, time_of_day
 
-
 LOOK_SECONDS = 0.5
 """Between two looks at the stop conditions while a search pauses."""
 TOLD_SECONDS = 10.0

@@ -295,4 +295,4 @@ def test_a_key_that_no_header_may_hold_is_never_shown(api, serve, client, monkey
 
 
 def test_a_wait_has_no_number_of_tries_that_is_too_many(client):
-    assert client()[0]._wait(100_000, None) == 0.0
+    assert client()[0]._pause(100_000, None) == 0.0

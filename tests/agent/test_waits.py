@@ -71,7 +71,7 @@ def test_a_wait_that_nothing_ends_is_followed_by_the_same_request(api, serve, ni
     """And the conditions are what ended those above: without a look at them the search goes on."""
     monkeypatch.setattr(Stops, "wait", lambda self, seconds, why: None)
     server = serve(api.error(429, retry_after=LATER), right(api))
-    ending, lab = night("claude", max_experiments=1)
+    ending, _ = night("claude", max_experiments=1)
     assert ending.reason == "experiments done: 1 (--max-experiments)"
     first, again = server.requests
     assert first == again
