@@ -70,11 +70,11 @@ def _open_standard_streams() -> None:
 
 
 def _complain(message: str, hint: str, debug: bool) -> None:
-    if debug:
-        traceback.print_exc()
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+    from autoresearch.core.process import without_secrets
+
+    lines = [*([traceback.format_exc()] if debug else []), f"error: {message}", *([f"hint: {hint}"] if hint else [])]
+    # An option that is quoted may hold a key.
+    print(without_secrets("\n".join(lines)), file=sys.stderr)
 
 
 def end_as_interrupted() -> None:

@@ -21,6 +21,7 @@ from autoresearch.agent.scripted import Scripted
 from autoresearch.agent.stop import Stops
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import UsageError, did_you_mean
+from autoresearch.core.process import without_secrets
 from autoresearch.core.task import Settings
 
 NAMES = ("auto", "claude", "command:CMD", "optimizer", "random", "replay:RUN", "script:DIR")
@@ -141,11 +142,14 @@ def check_ready(settings: Settings, directory: Path, tag: str = "") -> None:
                 "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL for a server of your own; --agent optimizer needs none",
             )
         for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-            if re.search(r"[\s\x00-\x1f\x7f]", os.environ.get(name, "")):
-                raise UsageError(f"{name} holds blanks or control characters", "set it to the key alone, in one line")
+            if re.search(r"[^\x21-\x7e]", os.environ.get(name, "")):
+                raise UsageError(
+                    f"{name} holds blanks, control characters or letters with accents, which no key has",
+                    "set it to the key alone, in one line",
+                )
     for part in parts:
         if part.kind == "command":
-            command_line(part.argument)
+            _check_command(part.argument)
         if part.kind == "script":
             Scripted(Path(part.argument))
     check_replayed(settings, directory, tag)
@@ -157,6 +161,17 @@ def check_replayed(settings: Settings, directory: Path, tag: str) -> None:
     for part in choose(settings.agent)[0]:
         if part.kind == "replay":
             run_to_replay(part.argument, directory, tag)
+
+
+def _check_command(argument: str) -> None:
+    if without_secrets(argument) != argument:
+        raise UsageError(
+            f"the command holds a key: command:{without_secrets(argument)}; every user of this machine could read it in "
+            "the list of processes",
+            "leave it out: the command has your environment, and can read the variable itself; where it must be an "
+            "argument, put it into a script of yours and name that",
+        )
+    command_line(argument)
 
 
 def check_prices(settings: Settings, directory: Path) -> None:

@@ -164,7 +164,7 @@ class Command:
         elif not problem and source == scratch.files[TRAIN].decode():
             raise RoundFailed("no edit", f"{self._line.name} left {TRAIN} as it was; it said: {hypothesis[:_TAIL]}")
         elif source != without_secrets(source):
-            problem = f"{TRAIN} holds the value of a variable that is named like a key"
+            problem = f"{TRAIN} holds a key, or the value of a variable that is named like one"
         usage = told.usage or Usage()
         return Proposal(
             "" if problem else source,

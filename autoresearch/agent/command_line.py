@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearch.core.errors import UsageError
+from autoresearch.core.process import without_secrets
 
 # The prompt is their standard input. Each may edit files in its current directory and asks nobody; neither may run
 # programs of its own outside a sandbox. Events line by line, so that one who works isn't taken for one who hangs.
@@ -17,6 +19,8 @@ _CLAUDE = (
     "--strict-mcp-config --no-session-persistence"
 )
 _CODEX = "codex exec --json --skip-git-repo-check --ephemeral --sandbox workspace-write -o {output} -"
+
+_KEY_OPTION = re.compile(r"([\w-]*(?:key|token|secret|passw|credential)[\w-]*(?:=|\s+))\S+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ def command_line(argument: str) -> CommandLine:
         template = shlex.split(_CODEX)
         words = [*template[:-1], *own, template[-1]]
     return CommandLine((_program(words[0]), *words[1:]), budget)
+
+
+def recorded(agent: str) -> str:
+    """`--agent` as the journal keeps it: without keys, and without what follows an option that is named like one."""
+    return _KEY_OPTION.sub(r"\1…", without_secrets(agent))
 
 
 def _program(word: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autoresearch.agent.command_line import recorded
 from autoresearch.agent.proposer import Proposal
 from autoresearch.core import candidate, noise
 from autoresearch.core.constants import constants, moved, written_out
@@ -100,7 +101,7 @@ class Lab:
             self.log(
                 "run",
                 tag=run.tag,
-                settings=asdict(run.settings),
+                settings={**asdict(run.settings), "agent": recorded(run.settings.agent)},
                 comparability_key=run.key,
                 task_fingerprint=run.settings.task.fingerprint(run.dataset.key),
                 dataset=run.dataset.key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import re
@@ -36,6 +37,10 @@ _ENVIRONMENT = re.compile(
     r"|PYTORCH)_\w+)"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+# Of Anthropic and OpenAI, GitHub, Hugging Face, Google, AWS.
+_KEY = re.compile(
+    r"\b(?:sk-[\w-]{16,}|(?:gh[oprsu]_|github_pat_|hf_)\w{20,}|AIza[\w-]{30,}|AKIA[0-9A-Z]{16})", re.ASCII
+)
 
 
 def memory_bytes() -> int:
@@ -66,11 +71,13 @@ def one_line(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """`text` without the values of this process's variables that are named like a key or a password."""
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= 8:
-            text = text.replace(value, f"({name})")
-    return text
+    """`text` without the values of this process's variables that are named like a key or a password, as they are or
+    as JSON writes them, and without what looks like a key of a well-known service."""
+    secret = [(value, name) for name, value in os.environ.items() if _SECRET.search(name) and len(value) >= 8]
+    for value, name in sorted(secret, key=lambda pair: len(pair[0]), reverse=True):
+        for form in (value, json.dumps(value)[1:-1], os.fsencode(value).decode("utf-8", "replace")):
+            text = text.replace(form, f"({name})")
+    return _KEY.sub("(a key)", text)
 
 
 def child_environment(backend: str, device: str, scratch: Path, compile_cache: Path) -> dict[str, str]:

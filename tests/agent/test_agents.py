@@ -191,7 +191,9 @@ def test_the_survey_tells_no_key(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
-@pytest.mark.parametrize("key", ["sk-secret\r", "sk-secret\n", " sk-secret", "sk secret", "sk-secret\x7f"])
+@pytest.mark.parametrize(
+    "key", ["sk-secret\r", "sk-secret\n", " sk-secret", "sk secret", "sk-secret\x7f", "sk-secreté"]
+)
 def test_a_key_with_blanks_or_control_characters_is_refused_unshown(name, key, monkeypatch, tmp_path):
     monkeypatch.setenv(name, key)
     with pytest.raises(UsageError, match=f"{name} holds blanks") as caught:

@@ -25,6 +25,14 @@ if does == "hang":
     time.sleep(600)
 if does == "fail":
     sys.exit("out of quota")
+if does == "tell":
+    key = os.environ["MY_API_KEY"]
+    print(json.dumps({{"type": "result", "is_error": True, "result": "no quota for " + key}}))
+    print(key, key.encode("unicode_escape"), file=sys.stderr)
+    sys.exit(key)
+if does == "hint":
+    Path(sys.argv[1]).write_text("hypothesis: signed " + os.environ["MY_API_KEY"])
+    sys.exit(train.write_text(text) < 0)
 if does == "stray":
     Path("prepare.py").write_text("cheat = 1")
 train.write_text(text)
@@ -146,3 +154,51 @@ def test_a_program_that_is_not_there(workspace, autoresearch):
     assert done.returncode == 2
     assert "no program 'no-such-agent'" in done.stderr
     assert not list((workspace / ".autoresearch").glob("*/journal.jsonl"))
+
+
+# Keys
+
+KEYS = {"plain": "my-own-key-0123456789", "accents": "schlüssel-äöü-0123456789", "known": "sk-ant-abcdefghijklmnop"}
+
+
+def everything(workspace: Path, *done: subprocess.CompletedProcess[str]) -> str:
+    """All that a search wrote or said, git's objects included."""
+    texts = [path.read_text("utf-8", "replace") for path in workspace.rglob("*") if path.is_file()]
+    log = ["git", "-C", str(workspace), "log", "--all", "--patch", "--format=%H %an %B"]
+    texts.append(subprocess.run(log, capture_output=True, text=True, check=True).stdout)
+    texts += [text for process in done for text in (process.stdout, process.stderr)]
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_a_key_that_the_command_tells_is_written_nowhere(key, agent, workspace, autoresearch, journal):
+    env = {"MY_API_KEY": key}
+    done = autoresearch("--agent", agent("hint", "tell", "edit"), "--max-experiments", "2", cwd=workspace, env=env)
+    assert done.returncode == 0, done.stderr
+    found = everything(workspace, done)
+    assert "signed (MY_API_KEY)" in found
+    assert "no quota for (MY_API_KEY)" in found
+    for form in (key, json.dumps(key)[1:-1]):
+        assert form not in found
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_a_key_among_its_arguments_is_refused(key, agent, workspace, autoresearch):
+    """The shell has put the value in its place, so the list of processes would show it."""
+    done = autoresearch("--agent", f"{agent('edit')} {key}", cwd=workspace, env={"MY_API_KEY": key})
+    assert done.returncode == 2
+    assert "the command holds a key" in done.stderr
+    assert "the command has your environment" in done.stderr
+    assert key not in everything(workspace, done)
+    assert not (workspace / ".autoresearch").exists()
+    typo = autoresearch("--agent", f"comand:foo {key}", "--debug", cwd=workspace, env={"MY_API_KEY": key})
+    assert typo.returncode == 2
+    assert key not in typo.stdout + typo.stderr
+
+
+def test_what_follows_an_option_that_is_named_like_a_key_is_not_written_down(agent, workspace, autoresearch, journal):
+    named = f"{agent('edit')} --api-key hunter2hunter2 --model big"
+    done = autoresearch("--agent", named, "--max-experiments", "1", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert "hunter2" not in everything(workspace, done)
+    assert journal(workspace)[0]["settings"]["agent"].endswith("{output} --api-key … --model big")
