@@ -166,8 +166,8 @@ def check_replayed(settings: Settings, directory: Path, tag: str) -> None:
 def _check_command(argument: str) -> None:
     if without_secrets(argument) != argument:
         raise UsageError(
-            f"the command holds a key: command:{without_secrets(argument)}; every user of this machine could read it in "
-            "the list of processes",
+            f"the command holds a key: command:{without_secrets(argument)}; every user of this machine could read it "
+            "in the list of processes",
             "leave it out: the command has your environment, and can read the variable itself; where it must be an "
             "argument, put it into a script of yours and name that",
         )

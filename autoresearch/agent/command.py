@@ -16,7 +16,7 @@ from autoresearch.agent.ledger import Ledger, Usage
 from autoresearch.agent.proposer import Context, Proposal, RoundFailed
 from autoresearch.agent.quoting import RULE, quoted
 from autoresearch.agent.reported import Reported, reported
-from autoresearch.agent.scratch import Scratch, environment, scratch_folder
+from autoresearch.agent.scratch import Scratch, environment, scratch_of
 from autoresearch.agent.watched import Bounds, Ended, NotStarted, run_watched
 from autoresearch.core import agent_settings
 from autoresearch.core.errors import UsageError
@@ -84,7 +84,7 @@ class Command:
         files = {TRAIN: source, PROGRAM: context.program, PROMPT: self.prompt(context)}
         if context.findings.strip():
             files[KNOWLEDGE] = context.findings
-        with scratch_folder(files, (HYPOTHESIS,), self._hidden) as scratch:
+        with scratch_of(files, (HYPOTHESIS,), self._hidden) as scratch:
             ended, told, usd = self._call(scratch, "mend" if mending else "propose")
             self._check(ended, told)
             return self._proposal(scratch, told, usd, ended)

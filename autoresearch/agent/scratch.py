@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +11,7 @@ from pathlib import Path
 
 from autoresearch.core.candidate import MAX_BYTES
 from autoresearch.core.errors import UsageError
+from autoresearch.core.scratch import scratch_folder
 from autoresearch.core.workspace import TRAIN
 
 LEFT_ALONE = frozenset({".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
@@ -71,7 +69,7 @@ class Scratch:
 
 
 @contextmanager
-def scratch_folder(files: Mapping[str, str], free: Collection[str], hidden: Path | None) -> Iterator[Scratch]:
+def scratch_of(files: Mapping[str, str], free: Collection[str], hidden: Path | None) -> Iterator[Scratch]:
     """A folder with these files, removed afterwards.
 
     Args:
@@ -82,18 +80,12 @@ def scratch_folder(files: Mapping[str, str], free: Collection[str], hidden: Path
     Raises:
         UsageError: the system's folder for temporary files lies in the workspace.
     """
-    folder = Path(tempfile.mkdtemp(prefix="agent-")).resolve()
-    try:
+    with scratch_folder() as folder:
         if hidden is not None and folder.is_relative_to(hidden.resolve()):
             raise UsageError(f"the folder for temporary files, {folder.parent}, lies in the workspace", "set TMPDIR")
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8", newline="")
         yield Scratch(folder, {name: (folder / name).read_bytes() for name in files}, free)
-    finally:
-        try:
-            shutil.rmtree(folder, ignore_errors=True)
-        except RecursionError:  # of thousands of folders in folders
-            subprocess.run(["rm", "-rf", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def environment(folder: Path, hidden: Path | None) -> dict[str, str]:

@@ -22,6 +22,7 @@ from autoresearch.core.executor import LocalExecutor
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
 from autoresearch.core.records import Charge
+from autoresearch.core.scratch import sweep
 from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_preset, load_settings, read_toml
 from autoresearch.core.view import View, gain_text, show_command
 from autoresearch.core.workspace import Workspace
@@ -248,6 +249,7 @@ def open_run(
     text = read_program(workspace.directory, program)
     with workspace.lock():
         workspace.exclude()
+        sweep()
         chosen = chosen or choose_tag(workspace, tag)
         view.note(what(settings, device))
         if busy := _busy():

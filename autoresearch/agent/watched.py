@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
 
-from autoresearch.core.process import MARK, kill_tree
+from autoresearch.core.process import MARK, kill_tree, orphans_killed
 
 POLL_SECONDS = 0.05
 _CHUNK = 2**16
@@ -65,6 +65,13 @@ def run_watched(
     Raises:
         NotStarted: it can't be started.
     """
+    with orphans_killed():
+        return _run(command, environment, stdin, watched, mark, bounds)
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], stdin: Path, watched: Path, mark: str, bounds: Bounds
+) -> Ended:
     since, start = time() - 1.0, monotonic()
     try:
         with stdin.open("rb") as given:
@@ -96,7 +103,7 @@ def run_watched(
             if kind:
                 break
     finally:
-        kill_tree(process, mark, since)
+        kill_tree(process, mark, since, watched.parent)
         output.finish()
     stdout, stderr = output.texts
     return Ended(None if kind else process.returncode, kind, reason, stdout, stderr, monotonic() - start)

@@ -7,7 +7,6 @@ experiment's log. The validation rows come over the pipe after `train` has retur
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
 import importlib.util
@@ -31,6 +30,7 @@ from autoresearch.core.dataset import open_for_training
 from autoresearch.core.errors import AutoresearchError, BackendUnavailable, CandidateFailure
 from autoresearch.core.experiment import ExperimentRun, public
 from autoresearch.core.guard import Guard
+from autoresearch.core.linux import adopt_orphans, die_with_parent
 from autoresearch.core.sandbox import kernel_folders
 from autoresearch.core.task import Task
 
@@ -248,10 +248,8 @@ def _tie_to_parent() -> None:
     """On Linux: die with the parent, be the first to go where memory runs out, and adopt every descendant."""
     if sys.platform != "linux":
         return
-    set_parent_death_signal, set_child_subreaper = 1, 36
-    prctl = ctypes.CDLL(None).prctl
-    prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    prctl(set_child_subreaper, 1, 0, 0, 0)
+    die_with_parent()
+    adopt_orphans(True)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

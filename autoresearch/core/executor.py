@@ -6,14 +6,11 @@ that is removed afterwards.
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import shutil
 import signal
 import subprocess
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +28,7 @@ from autoresearch.core.errors import AutoresearchError, Failure
 from autoresearch.core.harness import harness_hash
 from autoresearch.core.process import ChildProcess, child_environment, log_tail, memory_bytes, one_line
 from autoresearch.core.sandbox import GATE, Places, Sandbox, code_folders, kernel_folders
+from autoresearch.core.scratch import scratch_folder
 from autoresearch.core.task import Limits, Task
 
 MAX_ROWS = 2**16
@@ -91,7 +89,7 @@ class LocalExecutor:
             BackendUnavailable: the framework or the device is not here.
             AutoresearchError: the probe crashed or hung; the hint holds the end of its output.
         """
-        with self._scratch() as scratch:
+        with scratch_folder() as scratch:
             log = scratch / "describe.log"
             environment = child_environment(backend, device, scratch, self._caches(scratch))
             child = ChildProcess(environment, scratch, log, uuid.uuid4().hex, self._wrap(environment, scratch))
@@ -126,7 +124,7 @@ class LocalExecutor:
         """
         max_rows = MAX_ROWS
         while True:
-            with self._scratch() as scratch:
+            with scratch_folder() as scratch:
                 caches = self._caches(scratch)
                 environment = child_environment(request.device.backend, request.device.platform, scratch, caches)
                 wrap = self._wrap(environment, scratch, dataset)
@@ -156,14 +154,6 @@ class LocalExecutor:
             private.append(dataset.path.parent)
         places = Places(scratch, self._caches(scratch), tuple(readable), tuple(private))
         return partial(self._sandbox.command, places=places)
-
-    @contextlib.contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        path = Path(tempfile.mkdtemp(prefix="autoresearch-"))
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 class _Attempt:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic as _now
 from time import sleep, time
@@ -22,6 +22,7 @@ import psutil
 
 from autoresearch.core import registry
 from autoresearch.core.channel import Channel, ChannelBroken
+from autoresearch.core.linux import adopt_orphans
 from autoresearch.core.sandbox import SANDBOX_PROCESS
 
 TAIL_BYTES = 4096
@@ -121,7 +122,7 @@ class ChildProcess:
         mark: str,
         wrap: Callable[[list[str]], list[str]] = list,
     ) -> None:
-        self._mark = mark
+        self._mark, self._folder = mark, folder
         self._inner: psutil.Process | None = None
         self._since = time() - 1.0
         to_child, from_parent = os.pipe()
@@ -226,7 +227,7 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the child and every process that it started, in whatever session and environment that is by now."""
-        kill_tree(self.process, self._mark, self._since)
+        kill_tree(self.process, self._mark, self._since, self._folder)
         self._channel.close_sending()
         self._log.close()
 
@@ -238,14 +239,15 @@ def _own_bytes(process: psutil.Process) -> int:
     return int(process.memory_info().rss)
 
 
-def kill_tree(process: subprocess.Popen[bytes], mark: str, since: float = 0.0) -> None:
-    """End a process that leads its own session, and all that it started; see `kill_marked`."""
+def kill_tree(process: subprocess.Popen[bytes], mark: str, since: float, folder: Path) -> None:
+    """End a process that leads its own session, and all that it started; see `kill_marked` and `kill_inside`."""
     if process.poll() is None:
         _kill_descendants(process.pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     kill_marked(mark, since)
+    kill_inside(folder, since)
 
 
 def _kill_descendants(pid: int) -> None:
@@ -253,25 +255,66 @@ def _kill_descendants(pid: int) -> None:
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(pid)
         root.suspend()
-        for _ in range(100):
-            alive = [p for p in root.children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-            if not alive:
-                return
-            for process in alive:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            sleep(0.01)
+        _kill_all(lambda: root.children(recursive=True))
 
 
 def kill_marked(mark: str, since: float = 0.0) -> None:
     """Kill the processes whose environment carries `mark` and that started after `since` (seconds of the epoch)."""
-    for _ in range(50):
-        found = False
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.create_time() >= since and process.environ().get(MARK) == mark:
-                    found = found or process.status() != psutil.STATUS_ZOMBIE
-                    process.kill()
-        if not found:
+    _kill_all(lambda: _found(lambda process: process.environ().get(MARK) == mark, since))
+
+
+def kill_inside(folder: Path, since: float = 0.0) -> None:
+    """Kill the processes whose current directory is `folder` or in it, whatever session and environment they have.
+
+    Not those of a terminal: somebody who looks into the folder.
+    """
+
+    def inside(process: psutil.Process) -> bool:
+        return Path(process.cwd().removesuffix(" (deleted)")).is_relative_to(folder) and process.terminal() is None
+
+    _kill_all(lambda: _found(inside, since))
+
+
+@contextlib.contextmanager
+def orphans_killed() -> Iterator[None]:
+    """On Linux, kill at the end what was started in this block and lives on, however it has hidden itself.
+
+    Meanwhile this process adopts what its children leave behind. No other thread may start a process in that time.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    own = psutil.Process()
+    before = {child.pid for child in own.children()}
+    adopt_orphans(True)
+    try:
+        yield
+    finally:
+        _kill_all(lambda: [p for c in own.children() if c.pid not in before for p in (c, *c.children(recursive=True))])
+        adopt_orphans(False)
+        for child in own.children():
+            if child.pid not in before:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, os.WNOHANG)
+
+
+def _found(fits: Callable[[psutil.Process], bool], since: float) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.create_time() >= since and fits(process):
+                found.append(process)
+    return found
+
+
+def _kill_all(find: Callable[[], list[psutil.Process]]) -> None:
+    """Kill what is found until nothing is: a killed process takes a moment to end, and may have started another."""
+    for _ in range(100):
+        alive = False
+        for process in find():
+            with contextlib.suppress(psutil.Error):
+                alive = alive or process.status() != psutil.STATUS_ZOMBIE
+                process.kill()
+        if not alive:
             return
-        sleep(0.01)  # a killed process takes a moment to end
+        sleep(0.01)

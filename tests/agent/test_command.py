@@ -1,5 +1,6 @@
 """Any coding agent as a command: what it may change, how it is ended, what it costs; driven by real processes."""
 
+import contextlib
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autoresearch.agent import watched
 from autoresearch.agent.command import Command
 from autoresearch.agent.command_line import command_line
 from autoresearch.agent.ledger import Ledger
@@ -17,7 +19,7 @@ from autoresearch.agent.proposer import Context, RoundFailed, Trial
 from autoresearch.agent.reported import reported
 from autoresearch.agent.scratch import Scratch
 from autoresearch.agent.watched import Bounds, run_watched
-from autoresearch.core import agent_settings
+from autoresearch.core import agent_settings, process
 from autoresearch.core.errors import CostCapReached, UsageError
 
 SOURCE = "RATE = 1.0\n\n\ndef train(experiment):\n    return RATE\n"
@@ -168,7 +170,7 @@ def test_repositories_and_caches_that_tools_make_are_left_alone(command):
         ("train.unlink()", "train.py is no plain file any more"),
         ("train.write_bytes(b'\\xff')", "train.py is not UTF-8 text: byte 0"),
         ("train.write_text('#' * 10**6)", "train.py has 1000000 bytes"),
-        (f"train.write_text('K = \"{KEY}\"')", "holds the value of a variable"),
+        (f"train.write_text('K = \"{KEY}\"')", "train.py holds a key, or the value of a variable"),
     ],
 )
 def test_a_train_py_that_can_not_be_taken_over(body, problem, command, monkeypatch):
@@ -202,20 +204,22 @@ def test_its_own_crash_is_handed_back_to_be_mended(command, tmp_path):
 
 
 def alive(path: Path) -> list[int]:
-    pids = [int(line) for line in path.read_text().split()]
-    assert pids
+    pids = [int(line) for line in path.read_text().split() if line != "all"]
+    assert len(pids) >= 4
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
 LEAVES = """
     pids = Path({pids!r})
     sleep = [sys.executable, '-c', 'import time; time.sleep(600)']
-    for detached in (False, True):
-        child = subprocess.Popen(sleep, start_new_session=detached)
+    hidden = dict(start_new_session=True, env={{}})
+    more = [dict(cwd='/', **hidden)] if sys.platform == 'linux' else []
+    for how in ({{}}, dict(start_new_session=True), hidden, *more):
+        child = subprocess.Popen(sleep, **how)
         with pids.open('a') as file:
             print(child.pid, file=file)
     with pids.open('a') as file:
-        print(os.getpid(), file=file)
+        print(os.getpid(), 'all', sep='\\n', file=file)
 """
 
 
@@ -239,6 +243,21 @@ def test_however_it_ends_nothing_that_it_started_is_left(ends, bounds, kind, com
     assert book.charged[0] == 0.25
     assert len(failed.reason) < 1000
     assert book.history.open_calls == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere one of them survives by design")
+@pytest.mark.parametrize(("planted", "survivors"), [("orphans_killed", 1), ("both", 2)])
+def test_each_search_for_them_is_needed(planted, survivors, command, tmp_path, monkeypatch):
+    """One clears its environment and session, one leaves the folder as well."""
+    monkeypatch.setattr(watched, "orphans_killed", contextlib.nullcontext)
+    if planted == "both":
+        monkeypatch.setattr(process, "kill_inside", lambda *args: None)
+    pids = tmp_path / "pids"
+    failure(command(LEAVES.format(pids=str(pids)) + "    os._exit(1)"))
+    left = alive(pids)
+    for pid in left:
+        os.kill(pid, 9)
+    assert len(left) == survivors
 
 
 def test_a_flood_of_100_mb_is_neither_kept_nor_read_to_its_end(tmp_path):
@@ -275,7 +294,7 @@ def test_an_interruption_ends_it_and_is_charged(command, tmp_path, monkeypatch, 
     made = command(LEAVES.format(pids=str(pids)) + "    time.sleep(600)", book)
 
     def interrupted(path):
-        if pids.exists() and len(pids.read_text().split()) == 3:
+        if pids.exists() and pids.read_text().endswith("all\n"):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("autoresearch.agent.watched._state", interrupted)

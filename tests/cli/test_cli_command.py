@@ -122,8 +122,10 @@ def test_a_mix(agent, workspace, autoresearch, journal):
 def test_killed_during_a_call_and_resumed(agent, workspace, autoresearch, environment, journal, tmp_path):
     named, calls = agent("hang", "edit"), tmp_path / "calls"
     command = [sys.executable, "-m", "autoresearch", "--agent", named, "--max-experiments", "1"]
+    env = {"TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
     search = subprocess.Popen(
-        command, cwd=workspace, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, cwd=workspace, env={**environment, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     try:
         deadline = time.monotonic() + 60
@@ -138,7 +140,8 @@ def test_killed_during_a_call_and_resumed(agent, workspace, autoresearch, enviro
     hanging = int(calls.read_text())
     assert psutil.pid_exists(hanging), "nobody could end it"
     assert [event["event"] for event in journal(workspace)][-1] == "call"
-    done = autoresearch("--agent", named, "--max-experiments", "1", cwd=workspace)
+    assert [path.name for path in (tmp_path / "temporary").glob("*/PROMPT.md")] == ["PROMPT.md"]
+    done = autoresearch("--agent", named, "--max-experiments", "1", cwd=workspace, env=env)
     assert done.returncode == 0, done.stderr
     assert not psutil.pid_exists(hanging) or psutil.Process(hanging).status() == psutil.STATUS_ZOMBIE
     events = journal(workspace)
@@ -147,6 +150,7 @@ def test_killed_during_a_call_and_resumed(agent, workspace, autoresearch, enviro
         (0.02, "exit 0"),
     ]
     assert [event["n"] for event in of(events, "proposed")] == [0, 1], "no experiment is lost or made twice"
+    assert not [*(tmp_path / "temporary").iterdir()]
 
 
 def test_a_program_that_is_not_there(workspace, autoresearch):

@@ -158,7 +158,15 @@ def test_the_checks_see_a_resume_that_forgets_what_was_measured(workspace, comma
 
 
 @pytest.fixture
-def training(workspace, environment, ideas, git, journal):
+def temporary(tmp_path) -> Path:
+    """Where the searches of this test have their scratch folders."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def training(workspace, environment, ideas, git, journal, temporary):
     """Start a search whose candidate trains for seconds; the process, once the candidate trains."""
     text = (workspace / "autoresearch.toml").read_text()
     (workspace / "autoresearch.toml").write_text(text.replace("train_steps = 8", "train_steps = 0"))
@@ -169,7 +177,7 @@ def training(workspace, environment, ideas, git, journal):
         process = subprocess.Popen(
             [sys.executable, "-m", "autoresearch", "-v", *args],
             cwd=workspace,
-            env=environment,
+            env={**environment, "TMPDIR": str(temporary)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -212,17 +220,21 @@ def test_interrupted_while_training(number, training, workspace, autoresearch, j
     assert "stopped: interrupted" in status.stdout
 
 
-def test_killed_while_training(training, workspace, journal, left_over):
+def test_killed_while_training(training, workspace, journal, left_over, temporary):
     process = training("--max-experiments", "1")
     process.kill()
     process.communicate()
     assert gone(lambda: left_over(workspace)), left_over(workspace)
+    dead = [*temporary.iterdir()]
+    assert dead, "nobody could remove the scratch folder"
     again = training("--max-experiments", "1")
     started = [event for event in journal(workspace) if event["event"] == "started"]
     assert [(event["n"], event["k"]) for event in started] == [(0, 0), (0, 0)], "the same measurement, once more"
+    assert [*temporary.iterdir()] not in ([], dead), "it works in one of its own"
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=30)
     assert left_over(workspace) == []
+    assert [*temporary.iterdir()] == []
 
 
 def test_what_a_killed_search_left_running_is_ended(drive, workspace, command, autoresearch, journal, check, git):

@@ -69,6 +69,7 @@ def test_no_descendant_is_left(lab, candidate, quick, find_processes, sleeper, e
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process doesn't adopt its orphans")
 def test_without_the_search_for_descendants_they_survive(lab, candidate, monkeypatch, find_processes, sleeper):
     monkeypatch.setattr(process, "_kill_descendants", lambda pid: None)
+    monkeypatch.setattr(process, "kill_inside", lambda *args: None)
     step = f"if experiment.progress == 0.0: start('sleep {sleeper} & sleep {sleeper}', env={{}})"
     assert lab.result(candidate(top=UNSEEN, step=step)).status == "ok"
     assert find_processes(lambda p: sleeper in p.cmdline())
@@ -82,6 +83,7 @@ def test_what_a_dead_child_left_is_found_by_its_mark(lab, candidate, monkeypatch
     # And so is what a killed parent left: a search that resumes knows the mark from its journal.
     with monkeypatch.context() as patch:
         patch.setattr(process, "kill_marked", lambda *args: None)
+        patch.setattr(process, "kill_inside", lambda *args: None)
         lab.measure(source, leftovers=True)
     assert find_processes(lambda p: sleeper in p.cmdline())
     kill_marked(lab.mark)
@@ -90,6 +92,7 @@ def test_what_a_dead_child_left_is_found_by_its_mark(lab, candidate, monkeypatch
 
 def test_a_survivor_that_holds_the_pipes_open_blocks_nobody(lab, candidate, monkeypatch, find_processes, sleeper):
     monkeypatch.setattr(process, "kill_marked", lambda *args: None)
+    monkeypatch.setattr(process, "kill_inside", lambda *args: None)
     step = f"""
     ends = [int(fd) for fd in os.listdir("/dev/fd") if int(fd) > 2]
     start("sleep {sleeper}", pass_fds=[fd for fd in ends if os.path.exists(f"/dev/fd/{{fd}}")])
