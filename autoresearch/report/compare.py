@@ -192,12 +192,12 @@ def _agreement(found: Agreement, first: str, second: str) -> dict[str, Any]:
 
 
 def _pair(pair: Shared) -> dict[str, Any]:
-    clear = (pair.first.clear, pair.second.clear)
+    clear = {pair.first.clear, pair.second.clear}
     return {
         "move": pair.first.name,
         "label": pair.first.label,
         "opposed": pair.opposed,
-        "clear": None if None in clear else all(clear),
+        "clear": False if False in clear else None if None in clear else True,
         "first": _tried(pair.first),
         "second": _tried(pair.second),
     }

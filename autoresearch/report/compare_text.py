@@ -55,8 +55,13 @@ def conclusion(document: Mapping[str, Any]) -> tuple[str, ...]:
     told = [_gained(run) for run in document["runs"]]
     for ranking in document["rankings"]:
         told += [_step(step, ranking) for step in ranking["steps"]]
+    keys = {run["name"]: run["comparability_key"] for run in document["runs"]}
+    for name in keys:
+        if len(keys) > 1 and not keys[name]:
+            told.append(f"{name} is ranked with nothing: on what it was measured isn't known (no comparability key)")
     for pair in document["not_ranked"]:
-        told.append(f"{' and '.join(pair['runs'])} are not ranked: {pair['why']}")
+        if all(keys[name] for name in pair["runs"]):
+            told.append(f"{' and '.join(pair['runs'])} are not ranked: {pair['why']}")
     return tuple(told)
 
 
@@ -91,7 +96,7 @@ def percent(share: float | None) -> str:
 
 
 def _interval(limits: Mapping[str, float] | None, factor: float) -> str:
-    return "" if limits is None else f"[{factor * limits['low']:.4g}, {factor * limits['high']:.4g}]"
+    return "" if limits is None else f"[{factor * limits['low']:.3g}, {factor * limits['high']:.3g}]"
 
 
 _Cell = Callable[[Mapping[str, Any]], str]
@@ -236,7 +241,9 @@ def _agreement(pair: Mapping[str, Any]) -> Section:
         how = "all orders" if ranks["exact"] else "random orders"
         lines.append(f"rank correlation of the effects {ranks['rho']:+.2f} (n {ranks['n']}, p {ranks['p']:.2g}, {how})")
     moves = sorted(pair["moves"], key=lambda move: not move["opposed"])
-    rows = tuple((move["label"], _effect(move["first"]), _effect(move["second"]), _sides(move)) for move in moves)
+    rows = tuple(
+        (move["label"], _effect(move["first"]), _effect(move["second"]), _sides(move, pair["runs"])) for move in moves
+    )
     columns = ("", first, second, "")
     return Section(title, tuple(lines), columns, rows[:SHOWN], frozenset({0, 3}), _more(len(rows)))
 
@@ -247,13 +254,11 @@ def _effect(tried: Mapping[str, Any]) -> str:
     return percent(tried["effect"]).removesuffix(" %") + noise + " %" + times
 
 
-def _sides(move: Mapping[str, Any]) -> str:
+def _sides(move: Mapping[str, Any], runs: Sequence[str]) -> str:
     if not move["opposed"]:
         return ""
-    helped = "helped on the first, hurt on the second"
-    if move["first"]["effect"] < 0:
-        helped = "hurt on the first, helped on the second"
-    return helped if move["clear"] in (True, None) else f"{helped}, within noise"
+    helped, hurt = runs if move["first"]["effect"] > 0 else reversed(runs)
+    return f"helped on {helped}, hurt on {hurt}" + (", within noise" if move["clear"] is False else "")
 
 
 def _problems(run: Mapping[str, Any]) -> Section:

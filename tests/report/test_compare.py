@@ -107,6 +107,7 @@ def test_different_keys_are_never_ranked():
     assert "on what foreign was measured isn't known" in reasons["two", "foreign"]
     text = compare_text.text(compare_text.sections(found))
     assert "one and two are not ranked" in text
+    assert "foreign is ranked with nothing" in text
     assert "is better than" not in text
     alike = run_of("three", BASELINE)
     assert compare.document([ONE, alike])["not_ranked"] == [], "of one key they are"
@@ -173,6 +174,29 @@ def test_constants_and_moves_beside_each_other():
     text = compare_text.text(compare_text.sections(found))
     assert "0.1 → 0.2, ×2 (up 1/1)" in text
     assert "2 shared: n too small" in text
+
+
+def test_moves_that_help_here_and_hurt_there():
+    def search(tag: str, *gains: float) -> Trajectory:
+        moved = [{"DEPTH": 9}, {"LR": 0.2}, {"LR": 0.05}, {"DEPTH": 7}]
+        tried = [experiment(n, "discard", 2.0 - gain, constants=moved[n - 1]) for n, gain in enumerate(gains, 1)]
+        return run_of(tag, BASELINE, *tried)
+
+    found = compare.document([search("here", 0.3, 0.3, -0.3, 0.001), search("there", -0.3, 0.2, -0.1, -0.001)])
+    (pair,) = found["agreement"]
+    assert pair["signs"] == {"same": 2, "n": 4, "p": 1.0}
+    assert pair["ranks"]["n"] == 4 and pair["ranks"]["exact"]
+    assert pair["ranks"]["rho"] == pytest.approx(0.5 / math.sqrt(4.5 * 5)), "ranks 3.5 3.5 1 2, 1 4 2 3"
+    assert {move["move"]: (move["opposed"], move["clear"]) for move in pair["moves"]} == {
+        "DEPTH up": (True, True),
+        "LR up": (False, True),
+        "LR down": (False, True),
+        "DEPTH down": (True, False),
+    }
+    text = compare_text.text(compare_text.sections(found))
+    assert "the same sign in 2 of 4 (sign test, p 1)" in text
+    assert "helped on here, hurt on there\n" in text, "more than two standard errors on both"
+    assert "helped on here, hurt on there, within noise\n" in text
 
 
 def test_hours_by_time_stamps():
