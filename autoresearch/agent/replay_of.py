@@ -6,7 +6,6 @@ the baseline. What was measured there decides nothing here. `agent.carry` says h
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -72,7 +71,7 @@ class ReplayOf:
     def __init__(self, saved: SavedRun) -> None:
         self._saved = saved
         self._records = _replayed(saved)
-        self._identity = hashlib.sha256(json.dumps(saved.history.run, sort_keys=True).encode()).hexdigest()[:8]
+        self._identity = saved.identity
         self.name = f"replay:{saved.tag}"
 
     @property
@@ -104,6 +103,7 @@ class ReplayOf:
             "run": self._saved.tag,
             "id": self._identity,
             "experiment": record.number,
+            "hypothesis": record.hypothesis,
             "verdict": outcome,
             "effect": effect,
             "left_out": list(carried.left_out),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,14 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Ranks |
     as_far = int(np.count_nonzero(np.abs(y[orders] @ x) >= abs(rho) - 1e-12))
     p = as_far / len(orders) if exact else (as_far + 1) / (len(orders) + 1)
     return Ranks(max(-1.0, min(1.0, rho)), n, p, exact)
+
+
+def as_json(signs: Signs, ranks: Ranks | None) -> dict[str, Any]:
+    """`signs` and `ranks` of a document; each is null where there are fewer than FEWEST pairs."""
+    return {
+        "signs": {"same": signs.same, "n": signs.n, "p": signs.p} if signs.n >= FEWEST else None,
+        "ranks": None if ranks is None else {"rho": ranks.rho, "n": ranks.n, "p": ranks.p, "exact": ranks.exact},
+    }
 
 
 def _standardised(values: Sequence[float]) -> NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,11 @@ class SavedRun:
     history: History
     audit: tuple[dict[str, Any], ...] = ()
     """Scores of the test split, by experiment and k."""
+
+    @property
+    def identity(self) -> str:
+        """Tells it from every other run, also of the same tag, wherever its journal lies; 8 hex digits."""
+        return hashlib.sha256(json.dumps(self.history.run, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def place(self) -> Path:

@@ -15,10 +15,11 @@ from autoresearch.core import noise
 from autoresearch.core.audits import ENOUGH
 from autoresearch.core.decide import fresh_scores
 from autoresearch.core.interval import Interval, known_spread, welch
-from autoresearch.core.rank import FEWEST
+from autoresearch.core.rank import FEWEST, as_json
 from autoresearch.report.compare_run import in_numbers
 from autoresearch.report.moves import Agreement, Shared, Tried, agreement, moves
 from autoresearch.report.trajectory import Trajectory
+from autoresearch.report.transfer import transfers
 
 
 def document(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def document(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "not_ranked": [{"runs": [labels[i], labels[j]], "why": why} for i, j, why in not_ranked],
         "constants": _constants(trajectories, labels, tried),
         "agreement": [_agreement(agreement(tried[i], tried[j]), labels[i], labels[j]) for i, j in pairs],
+        "transfers": transfers(trajectories, labels),
     }
 
 
@@ -180,13 +182,11 @@ def _tried(one: Tried) -> dict[str, Any]:
 
 
 def _agreement(found: Agreement, first: str, second: str) -> dict[str, Any]:
-    signs, ranks = found.signs, found.ranks
     return {
         "runs": [first, second],
         "n": len(found.shared),
         "moves": [_pair(pair) for pair in found.shared],
-        "signs": {"same": signs.same, "n": signs.n, "p": signs.p} if signs.n >= FEWEST else None,
-        "ranks": None if ranks is None else {"rho": ranks.rho, "n": ranks.n, "p": ranks.p, "exact": ranks.exact},
+        **as_json(found.signs, found.ranks),
         "note": f"n too small: below {FEWEST} shared moves nothing is said" if len(found.shared) < FEWEST else "",
     }
 

@@ -30,6 +30,8 @@ def sections(document: Mapping[str, Any]) -> list[Section]:
     parts += [_wins(runs[0])] if len(runs) == 1 else [_kept(run) for run in runs]
     parts += [_categories(runs), _constants(document)]
     parts += [_agreement(pair) for pair in document["agreement"]]
+    for found in document["transfers"]:
+        parts += [_transfer(found), _not_carried(found)]
     parts += [_problems(run) for run in runs]
     return [_fit_to_print(part) for part in parts if part.lines or part.rows]
 
@@ -233,19 +235,63 @@ def _agreement(pair: Mapping[str, Any]) -> Section:
     title = f"moves of both {first} and {second}"
     if pair["note"]:
         return Section(title, (f"{pair['n']} shared: {pair['note']}",))
-    signs, ranks = pair["signs"], pair["ranks"]
-    lines = []
-    if signs:
-        lines.append(f"the same sign in {signs['same']} of {signs['n']} (sign test, p {signs['p']:.2g})")
-    if ranks:
-        how = "all orders" if ranks["exact"] else "random orders"
-        lines.append(f"rank correlation of the effects {ranks['rho']:+.2f} (n {ranks['n']}, p {ranks['p']:.2g}, {how})")
+    lines = _signs_and_ranks(pair)
     moves = sorted(pair["moves"], key=lambda move: not move["opposed"])
     rows = tuple(
         (move["label"], _effect(move["first"]), _effect(move["second"]), _sides(move, pair["runs"])) for move in moves
     )
     columns = ("", first, second, "")
     return Section(title, tuple(lines), columns, rows[:SHOWN], frozenset({0, 3}), _more(len(rows)))
+
+
+def _signs_and_ranks(found: Mapping[str, Any]) -> list[str]:
+    signs, ranks = found["signs"], found["ranks"]
+    lines = []
+    if signs:
+        lines.append(f"the same sign in {signs['same']} of {signs['n']} (sign test, p {signs['p']:.2g})")
+    if ranks:
+        how = "all orders" if ranks["exact"] else "random orders"
+        lines.append(f"rank correlation of the effects {ranks['rho']:+.2f} (n {ranks['n']}, p {ranks['p']:.2g}, {how})")
+    return lines
+
+
+def _transfer(found: Mapping[str, Any]) -> Section:
+    there, here, counts = found["from"], found["to"], found["counts"]
+    rows = found["experiments"]
+    parts = f", {found['in_part']} of them only in part: these are not counted below" if found["in_part"] else ""
+    lines = [
+        f"{len(rows)} of {len(rows) + len(found['not_carried'])} experiments were carried over{parts}",
+        f"helped (kept, or better by more than noise) on both {counts['both']}, on {there} alone "
+        f"{counts['there_alone']}, on {here} alone {counts['here_alone']}, on neither {counts['neither']}",
+        *_signs_and_ranks(found),
+    ]
+    table = tuple(
+        (
+            *(f"#{row['there']}", row["verdict_there"], percent(row["effect_there"])),
+            *(f"#{row['here']}", row["verdict_here"], percent(row["effect_here"])),
+            "in part" if row["left_out"] else _helped(row, there, here),
+            row["hypothesis"],
+        )
+        for row in rows[:SHOWN]
+    )
+    columns = (there, "verdict", "effect", here, "verdict", "effect", "helped on", "what was tried")
+    title = f"carried over from {there} to {here}"
+    return Section(title, tuple(lines), columns, table, frozenset({1, 4, 6, 7}), _more(len(rows)))
+
+
+def _helped(row: Mapping[str, Any], there: str, here: str) -> str:
+    if row["helped_there"] and row["helped_here"]:
+        return "both"
+    return there if row["helped_there"] else here if row["helped_here"] else ""
+
+
+def _not_carried(found: Mapping[str, Any]) -> Section:
+    rows = tuple(
+        (f"#{row['there']}", row["verdict_there"], row["hypothesis"], row["reason"]) for row in found["not_carried"]
+    )
+    columns = ("", "verdict", "what was tried", "why not")
+    title = f"not carried over from {found['from']} to {found['to']}"
+    return Section(title, (), columns, rows[:SHOWN], frozenset({1, 2, 3}), _more(len(rows)))
 
 
 def _effect(tried: Mapping[str, Any]) -> str:

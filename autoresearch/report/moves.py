@@ -118,14 +118,14 @@ def _tried(name: str, rows: Sequence[Row], trajectory: Trajectory, by_number: Ma
     effect = math.fsum(effect for _, effect in scored) / len(scored) if scored else None
     error = None
     if scored and trajectory.spread is not None:
-        variances = (_variance(row, by_number, trajectory.spread.value) for row, _ in scored)
+        variances = (variance_of(row, by_number, trajectory.spread.value) for row, _ in scored)
         error = math.sqrt(math.fsum(variances)) / len(scored)
     label = f"{name[:13]}: {rows[0].description}" if name.startswith("code ") else name
     return Tried(name, label, tuple(rows), effect, error)
 
 
-def _variance(row: Row, by_number: Mapping[int, Row], spread: float) -> float:
-    """Of a relative effect: both its score and its incumbent's vary between seeds."""
+def variance_of(row: Row, by_number: Mapping[int, Row], spread: float) -> float:
+    """Of the relative effect of a row that scored: its score and its incumbent's vary between seeds."""
     assert row.value is not None and row.gain is not None and row.parent is not None, "it scored"
     n, before = max(row.value_n, 1), max(by_number[row.parent].value_n, 1)
     return (spread / (row.value + row.gain)) ** 2 * (1 / n + 1 / before)

@@ -68,7 +68,7 @@ def test_experiments_come_in_order_and_are_judged_anew(replayed, lab_of, machine
     facts = records[2].facts["replay_of"]
     assert facts.pop("effect") == pytest.approx(-1.0, abs=1e-3)
     assert len(facts.pop("id")) == 8
-    assert facts == {"run": "tag", "experiment": 2, "verdict": "discard", "left_out": []}
+    assert facts == {"run": "tag", "experiment": 2, "hypothesis": "higher", "verdict": "discard", "left_out": []}
     assert records[2].origin.startswith("replay:tag-")
 
 
