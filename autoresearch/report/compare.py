@@ -67,11 +67,22 @@ def _why_not_ranked(trajectories: Sequence[Trajectory], labels: Sequence[str], i
             f"on what {whose} was measured isn't known (no comparability key), so its scores compare with nothing else"
         )
     if first.key != second.key:
-        pairs = {name: (getattr(first, name), getattr(second, name)) for name in ("backend", "device", "preset")}
-        differ = [f"{name} {a or '?'} and {b or '?'}" for name, (a, b) in pairs.items() if a != b]
-        what = ", ".join(differ) or "task settings, data or versions differ"
-        return f"scores of different comparability keys ({first.key}, {second.key}) measure different things: {what}"
+        return f"their comparability keys differ: {_differing(first, second)}"
     return "" if first.best and second.best else "one of them has no score under its present key"
+
+
+_KEY_PARTS = ("task", "backend", "device", "framework", "dtype", "version of the measurement")
+"""Of a comparability key, see `DeviceInfo.machine_class`."""
+
+
+def _differing(first: Trajectory, second: Trajectory) -> str:
+    parts = [trajectory.key.split("/") for trajectory in (first, second)]
+    if any(len(named) != len(_KEY_PARTS) for named in parts):
+        return f"{first.key} and {second.key}"
+    differ = [f"{name} {a} and {b}" for name, a, b in zip(_KEY_PARTS, *parts, strict=True) if a != b]
+    if first.preset != second.preset:
+        differ.insert(0, f"preset {first.preset} and {second.preset}")
+    return ", ".join(differ)
 
 
 def _rankings(trajectories: Sequence[Trajectory], labels: Sequence[str]) -> list[dict[str, Any]]:

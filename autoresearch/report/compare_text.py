@@ -26,7 +26,7 @@ class Section(NamedTuple):
 def sections(document: Mapping[str, Any]) -> list[Section]:
     """Of `compare.document`, the conclusion first; empty ones are left out."""
     runs = document["runs"]
-    parts = [Section("", conclusion(document)), _summary(runs)]
+    parts = [Section("", conclusion(document)), Section("not ranked", _not_ranked(document)), _summary(runs)]
     parts += [_wins(runs[0])] if len(runs) == 1 else [_kept(run) for run in runs]
     parts += [_categories(runs), _constants(document)]
     parts += [_agreement(pair) for pair in document["agreement"]]
@@ -53,18 +53,17 @@ def _printable(text: str) -> str:
 
 
 def conclusion(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """What each search gained, and how they rank or why they don't."""
-    told = [_gained(run) for run in document["runs"]]
-    for ranking in document["rankings"]:
-        told += [_step(step, ranking) for step in ranking["steps"]]
+    """What each search gained, and how those of one key rank."""
+    steps = [step for ranking in document["rankings"] for step in ranking["steps"]]
+    return (*map(_gained, document["runs"]), *map(_step, steps))
+
+
+def _not_ranked(document: Mapping[str, Any]) -> tuple[str, ...]:
     keys = {run["name"]: run["comparability_key"] for run in document["runs"]}
-    for name in keys:
-        if len(keys) > 1 and not keys[name]:
-            told.append(f"{name} is ranked with nothing: on what it was measured isn't known (no comparability key)")
-    for pair in document["not_ranked"]:
-        if all(keys[name] for name in pair["runs"]):
-            told.append(f"{' and '.join(pair['runs'])} are not ranked: {pair['why']}")
-    return tuple(told)
+    unknown = [name for name, key in keys.items() if not key] if len(keys) > 1 else []
+    told = [f"{name}, with any: on what it was measured isn't known (no comparability key)" for name in unknown]
+    pairs = [pair for pair in document["not_ranked"] if all(keys[name] for name in pair["runs"])]
+    return (*told, *(f"{' and '.join(pair['runs'])}: {pair['why']}" for pair in pairs))
 
 
 def _gained(run: Mapping[str, Any]) -> str:
@@ -82,7 +81,7 @@ def _gained(run: Mapping[str, Any]) -> str:
     )
 
 
-def _step(step: Mapping[str, Any], ranking: Mapping[str, Any]) -> str:
+def _step(step: Mapping[str, Any]) -> str:
     lead = step["lead"]
     told = f"by {lead['bpb']:.6f} bpb, 95 % interval {_interval(lead, 1)} ({step['method']})"
     if step["clear"]:
@@ -94,6 +93,8 @@ def percent(share: float | None) -> str:
     """With its sign and three or four digits; "" for None."""
     if share is None:
         return ""
+    if abs(share) < 5e-7:
+        return "0 %"
     return f"{100 * share:+.{2 if abs(share) >= 0.01 else 3 if abs(share) >= 0.001 else 4}f} %"
 
 
@@ -106,7 +107,8 @@ _SUMMARY: dict[str, _Cell] = {
     "backend": lambda run: run["backend"],
     "device": lambda run: run["device"],
     "preset": lambda run: run["preset"],
-    "comparability key": lambda run: run["comparability_key"] or "not known",
+    "task": lambda run: _key(run)[0],
+    "measured with": lambda run: ", ".join(_key(run)[3:]),
     "rows, the baseline too": lambda run: _rows(run["rows"]) if run["kind"] == "table" else "",
     "experiments": lambda run: f"{run['experiments']:,}",
     "kept": lambda run: f"{run['kept']:,}",
@@ -117,7 +119,7 @@ _SUMMARY: dict[str, _Cell] = {
     "relative gain": lambda run: percent(run["relative_gain"]),
     "95 % interval, %": lambda run: _interval(run["relative_gain_interval"], 100),
     "gain per experiment": lambda run: percent(run["gain_per_experiment"]),
-    "hours": lambda run: "" if run["hours"] is None else f"{run['hours']:.2f}",
+    "hours": lambda run: "" if run["hours"] is None else f"{run['hours']:.3g}",
     "gain per hour": lambda run: percent(run["gain_per_hour"]),
     "steps, baseline → best": lambda run: _both(run, "steps"),
     "tokens, baseline → best": lambda run: _both(run, "tokens"),
@@ -134,6 +136,11 @@ def _summary(runs: Sequence[Mapping[str, Any]]) -> Section:
     rows = [(name, *(cell(run) for run in runs)) for name, cell in _SUMMARY.items()]
     shown = tuple(row for row in rows if any(row[1:]))
     return Section("side by side" if len(runs) > 1 else "in numbers", (), ("", *(run["name"] for run in runs)), shown)
+
+
+def _key(run: Mapping[str, Any]) -> list[str]:
+    """Parts of the comparability key; backend and device are told apart from it."""
+    return (run["comparability_key"] or "not known").split("/")
 
 
 def _rows(rows: Mapping[str, int]) -> str:

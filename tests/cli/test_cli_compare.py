@@ -54,7 +54,7 @@ def test_a_run_and_a_table_of_another_tool(two_runs, autoresearch, tmp_path):
     table.write_text(TABLE)
     done = autoresearch("compare", "--workspace", two_runs, "one", table, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "h100 is ranked with nothing: on what it was measured isn't known" in done.stdout
+    assert "h100, with any: on what it was measured isn't known" in done.stdout
     assert "h100: 1.000000 → 0.950000 bpb, a gain of 0.050000 or +5.00 %" in done.stdout
     assert "line 5: kept, but its score is no number ('fast')" in done.stdout
     assert "LEARNING_RATE" in done.stdout

@@ -101,16 +101,23 @@ def test_different_keys_are_never_ranked():
     found = compare.document([ONE, other, foreign])
     assert found["rankings"] == []
     reasons = {tuple(pair["runs"]): pair["why"] for pair in found["not_ranked"]}
-    assert reasons["one", "two"] == (
-        "scores of different comparability keys (k, other) measure different things: device cpu and gpu"
-    )
+    assert reasons["one", "two"] == ("their comparability keys differ: k and other")
     assert "on what foreign was measured isn't known" in reasons["two", "foreign"]
     text = compare_text.text(compare_text.sections(found))
-    assert "one and two are not ranked" in text
-    assert "foreign is ranked with nothing" in text
+    assert "not ranked\nforeign, with any: on what it was measured isn't known" in text
+    assert "one and two: their comparability keys differ" in text
     assert "is better than" not in text
     alike = run_of("three", BASELINE)
     assert compare.document([ONE, alike])["not_ranked"] == [], "of one key they are"
+
+
+def test_what_differs_is_named():
+    machines = ("t1/cuda/H100 x1", "v1"), ("t1/cuda/A100 x1", "v1"), ("t2/cuda/H100 x1", "v2")
+    keys = [f"{machine}/torch 2.9/bfloat16/{version}" for machine, version in machines]
+    runs = [run_of(str(n), experiment(0, "keep", 2.0, key=key), key=key) for n, key in enumerate(keys)]
+    reasons = {tuple(pair["runs"]): pair["why"] for pair in compare.document(runs)["not_ranked"]}
+    assert reasons["0", "1"] == "their comparability keys differ: device H100 x1 and A100 x1"
+    assert reasons["0", "2"] == "their comparability keys differ: task t1 and t2, version of the measurement v1 and v2"
 
 
 def test_two_foreign_tables_are_not_ranked_either():
