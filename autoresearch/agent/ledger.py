@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
-from autoresearch.core.agent_settings import Caps
+from autoresearch.core.agent_settings import MOST_USD, Caps
 from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.records import Charge
-
-MOST_USD = 1e6
-"""Of one call: what is more is no amount of dollars."""
 
 
 class Usage(NamedTuple):

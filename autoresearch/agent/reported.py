@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoresearch.agent.ledger import MOST_USD, Usage
+from autoresearch.agent.ledger import Usage
+from autoresearch.core.agent_settings import MOST_USD
 
 
 @dataclass(frozen=True)

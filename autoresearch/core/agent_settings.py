@@ -6,17 +6,33 @@ from dataclasses import dataclass
 
 from autoresearch.core.errors import UsageError
 
+MOST_SECONDS = 366 * 86_400
+"""Of any duration: what is longer is a mistake, and the system's clocks can't wait for it."""
+MOST_COUNT = 10**9
+MOST_USD = 1e6
+"""Of one call, or as a cap: what is more is no amount of dollars."""
+MOST_OUTPUT_MB = 1_000
+MEND = "change it in autoresearch.toml, or the option that sets it"
 
-def _positive(table: str, settings: object, *names: str) -> None:
+
+def check_numbers(table: str, settings: object, *names: str, positive: bool = True, most: float = MOST_COUNT) -> None:
+    """Whether these settings of a table are in their range.
+
+    Args:
+        positive: 0 is too little.
+        most: the largest that is allowed.
+
+    Raises:
+        UsageError: one isn't.
+    """
     for name in names:
-        if not (value := getattr(settings, name)) > 0:
-            raise UsageError(f"[{table}] {name} must be positive, received {value!r}")
-
-
-def _not_negative(table: str, settings: object, *names: str) -> None:
-    for name in names:
-        if (value := getattr(settings, name)) < 0:
-            raise UsageError(f"[{table}] {name} must be 0 or more, received {value!r}")
+        value = getattr(settings, name)
+        if not (value > 0 if positive else value >= 0):
+            raise UsageError(
+                f"[{table}] {name} must be {'positive' if positive else '0 or more'}, received {value!r}", MEND
+            )
+        if not value <= most:
+            raise UsageError(f"[{table}] {name} must be at most {most:,.0f}, received {str(value)[:20]}", MEND)
 
 
 @dataclass(frozen=True)
@@ -29,7 +45,7 @@ class Caps:
     """Of one calendar day, local time, over all runs of the workspace."""
 
     def __post_init__(self) -> None:
-        _not_negative("caps", self, "call_usd", "day_usd")
+        check_numbers("caps", self, "call_usd", "day_usd", positive=False, most=MOST_USD)
 
 
 @dataclass(frozen=True)
@@ -48,8 +64,10 @@ class Outages:
     """Between two failed rounds; doubled for each further one."""
 
     def __post_init__(self) -> None:
-        _not_negative("outages", self, "retries", "base_seconds", "max_seconds", "pause_seconds")
-        _positive("outages", self, "rounds")
+        check_numbers("outages", self, "retries", positive=False)
+        check_numbers("outages", self, "rounds")
+        seconds = ("base_seconds", "max_seconds", "pause_seconds")
+        check_numbers("outages", self, *seconds, positive=False, most=MOST_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -69,8 +87,9 @@ class Claude:
     """A TOML file of prices that overrides the package's; relative to the workspace."""
 
     def __post_init__(self) -> None:
-        _positive("claude", self, "max_tokens", "tool_rounds", "timeout_seconds")
-        _not_negative("claude", self, "repairs")
+        check_numbers("claude", self, "max_tokens", "tool_rounds")
+        check_numbers("claude", self, "repairs", positive=False)
+        check_numbers("claude", self, "timeout_seconds", most=MOST_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -86,8 +105,9 @@ class Command:
     """Of output that is kept; a flood beyond it ends the call."""
 
     def __post_init__(self) -> None:
-        _not_negative("command", self, "estimate_usd")
-        _positive("command", self, "silence_seconds", "timeout_seconds", "output_mb")
+        check_numbers("command", self, "estimate_usd", positive=False, most=MOST_USD)
+        check_numbers("command", self, "silence_seconds", "timeout_seconds", most=MOST_SECONDS)
+        check_numbers("command", self, "output_mb", most=MOST_OUTPUT_MB)
 
 
 @dataclass(frozen=True)
@@ -99,4 +119,4 @@ class Reviewer:
     max_tokens: int = 2_000
 
     def __post_init__(self) -> None:
-        _positive("reviewer", self, "max_tokens")
+        check_numbers("reviewer", self, "max_tokens")

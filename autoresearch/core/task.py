@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,7 +18,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autoresearch.core.agent_settings import Caps, Claude, Command, Outages, Reviewer
+from autoresearch.core.agent_settings import (
+    MEND,
+    MOST_SECONDS,
+    MOST_USD,
+    Caps,
+    Claude,
+    Command,
+    Outages,
+    Reviewer,
+    check_numbers,
+)
 from autoresearch.core.errors import UsageError, did_you_mean
 from autoresearch.core.sandbox import check_setting
 
@@ -28,7 +38,6 @@ SETTINGS = "autoresearch.toml"
 """The file that makes a folder a workspace."""
 LAB = "autoresearch-lab"
 """The workspace that the main job makes in a folder which holds other things."""
-_MEND = f"change it in {SETTINGS}, or the option that sets it"
 
 
 def workspace_folder(directory: Path) -> Path:
@@ -62,16 +71,14 @@ class Task:
     """Rows of the one static shape in which everything is scored."""
 
     def __post_init__(self) -> None:
-        for name in ("seq_len", "vocab_size", "val_tokens", "train_seconds", "eval_rows"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"[task] {name} must be positive, received {getattr(self, name)!r}", _MEND)
-        for name in ("document_chars", "train_tokens", "train_steps"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"[task] {name} must be 0 or more, received {getattr(self, name)!r}", _MEND)
+        check_numbers("task", self, "seq_len", "vocab_size", "val_tokens", "eval_rows")
+        check_numbers("task", self, "train_seconds", most=MOST_SECONDS)
+        check_numbers("task", self, "document_chars", "train_steps", positive=False)
+        check_numbers("task", self, "train_tokens", positive=False, most=10**15)
         if self.vocab_size < 264 or self.vocab_size > 2**20:
             raise UsageError(
                 f"[task] vocab_size must be 264 (bytes and special tokens) to {2**20}, received {self.vocab_size}",
-                _MEND,
+                MEND,
             )
 
     def fingerprint(self, dataset_key: str) -> str:
@@ -98,9 +105,8 @@ class Limits:
     """Time of each of the two device probes, before and after training; 0 leaves them out."""
 
     def __post_init__(self) -> None:
-        for name in ("setup_seconds", "eval_seconds", "memory_fraction"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"[limits] {name} must be positive, received {getattr(self, name)!r}")
+        check_numbers("limits", self, "setup_seconds", "eval_seconds", most=MOST_SECONDS)
+        check_numbers("limits", self, "memory_fraction", most=1)
         if not 0 <= self.probe_seconds <= 10:
             raise UsageError(f"[limits] probe_seconds must be 0 (none) to 10, received {self.probe_seconds!r}")
 
@@ -126,11 +132,8 @@ class Rules:
     """Which the mean of these fresh measurements must reach."""
 
     def __post_init__(self) -> None:
-        for name in ("fresh_within", "strict_retests"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"[rules] {name} must be 1 or more, received {getattr(self, name)!r}", _MEND)
-        if self.strict_z < 0:
-            raise UsageError(f"[rules] strict_z must be 0 or more, received {self.strict_z!r}", _MEND)
+        check_numbers("rules", self, "fresh_within", "strict_retests")
+        check_numbers("rules", self, "strict_z", positive=False)
         if not 1e-9 <= self.spread <= 1e3:
             raise UsageError(f"[rules] spread must be 1e-9 to 1000 bits per byte, received {self.spread!r}")
         if self.spread_dof <= 0:
@@ -152,9 +155,9 @@ class Stop:
     target: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("max_experiments", "max_hours", "max_cost", "target"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"[stop] {name} must be positive, received {getattr(self, name)!r}", _MEND)
+        check_numbers("stop", self, "max_experiments", "target", positive=False)
+        check_numbers("stop", self, "max_hours", positive=False, most=MOST_SECONDS / 3600)
+        check_numbers("stop", self, "max_cost", positive=False, most=MOST_USD)
         if self.until:
             time_of_day(self.until)
 
@@ -238,10 +241,11 @@ _SCALARS: dict[str, type[Any]] = {
 def _typed(value: Any, default: Any, where: str) -> Any:
     """`value` where its type is that of `default`; int passes for float, a list for a tuple."""
     kind = type(default)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        # Nor is an integer of hundreds of digits a float.
+        if not abs(value) <= sys.float_info.max:
+            raise UsageError(f"{where} must be a finite number, received {str(value)[:20]}", MEND)
         return float(value)
-    if kind is float and isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{where} must be a finite number, received {value!r}", _MEND)
     if kind is tuple and isinstance(value, list):
         return tuple(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -252,7 +256,7 @@ def _typed(value: Any, default: Any, where: str) -> Any:
 def _updated(current: T, table: Any, where: str) -> T:
     """A copy of the dataclass `current` with the keys of a TOML table."""
     if not isinstance(table, dict):
-        raise UsageError(f"{where} must be a table, received {table!r}", _MEND)
+        raise UsageError(f"{where} must be a table, received {table!r}", MEND)
     known = {f.name for f in fields(current)}  # type: ignore[arg-type]
     for key in table:
         if key not in known:
@@ -277,7 +281,7 @@ def overlay(settings: Settings, data: Mapping[str, Any], where: str) -> Settings
             values[key] = _updated(getattr(settings, key), value, f"{where}: [{key}]")
         elif key == "hyperparameters":
             if not isinstance(value, dict):
-                raise UsageError(f"{where}: [hyperparameters] must be a table, received {value!r}", _MEND)
+                raise UsageError(f"{where}: [hyperparameters] must be a table, received {value!r}", MEND)
             values[key] = {**settings.hyperparameters, **value}
         elif key in _SCALARS:
             values[key] = _typed(value, getattr(settings, key), f"{where}: {key}")
