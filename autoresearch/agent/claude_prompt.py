@@ -15,6 +15,7 @@ from autoresearch.agent.claude_tools import LOG_BYTES, TOOLS
 from autoresearch.agent.digest import digest
 from autoresearch.agent.proposer import Context, Trial
 from autoresearch.agent.quoting import RULE, quoted
+from autoresearch.core.amounts import dollars
 from autoresearch.core.candidate import STANDARD_IMPORTS
 from autoresearch.core.process import one_line
 from autoresearch.core.registry import facts, names
@@ -79,9 +80,8 @@ def _first_message(context: Context, name: str) -> list[dict[str, Any]]:
     if mending and context.mend is not None:
         asked.append(_mend(context.mend))
     if context.budget_usd is not None:
-        asked.append(
-            f"At most ${context.budget_usd:.2f} may be spent on this proposal, all answers together; less is better."
-        )
+        most = dollars(context.budget_usd)
+        asked.append(f"At most {most} may be spent on this proposal, all answers together; less is better.")
     asked.append("Mend it." if mending else "Make the next candidate.")
     # A file that crashed is shown once only: it isn't worth the dearer place in the cache.
     return [*_texts([file], None if mending else HOUR), *_texts(["\n\n".join(asked)], MINUTES)]

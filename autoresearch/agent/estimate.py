@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from autoresearch.agent.ledger import Usage
 from autoresearch.agent.prices import Prices
+from autoresearch.core.amounts import dollars
 from autoresearch.core.history import History
 from autoresearch.core.task import Settings
 
@@ -115,7 +116,7 @@ def estimate_text(
     cost = proposal_cost(prices, model, size)
     first = prices.cost_of(model, Usage(cache_write_hour=size.stable))
     total = first + night.experiments * share * cost
-    lines.append(f"estimated: {cost:.3f} dollars a proposal, {total:.2f} dollars a night{_capped(settings, total)}")
+    lines.append(f"estimated: {dollars(cost)} a proposal, {dollars(total)} a night{_capped(settings, total)}")
     return "\n".join(lines)
 
 
@@ -147,4 +148,4 @@ def _capped(settings: Settings, total: float) -> str:
     caps = [cap for cap in (settings.stop.max_cost, settings.caps.day_usd) if cap]
     if not caps:
         return "; no cap is set: --max-cost USD sets one"
-    return f"; the cap of {min(caps):.2f} dollars ends it before" if min(caps) < total else ""
+    return f"; the cap of {dollars(min(caps))} ends it before" if min(caps) < total else ""

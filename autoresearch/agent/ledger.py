@@ -14,6 +14,7 @@ from datetime import date, datetime
 from typing import Any, NamedTuple
 
 from autoresearch.core.agent_settings import MOST_USD, Caps
+from autoresearch.core.amounts import dollars
 from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.records import Charge
@@ -105,7 +106,9 @@ class Ledger:
         """
         for left, cap in self._left():
             if worst_usd > left + 1e-9:  # sums of prices are not exact in binary
-                problem = f"the next call could cost {worst_usd:.4f} dollars, and {max(0.0, left):.4f} are left ({cap})"
+                problem = (
+                    f"the next call could cost {dollars(worst_usd)}, and {dollars(max(0.0, left))} is left ({cap})"
+                )
                 if cap == _CALL and self.round_usd > 0:
                     raise RoundCapReached(problem)
                 raise CostCapReached(problem, "raise the cap to go on; the run resumes where it is")

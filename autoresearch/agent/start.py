@@ -15,6 +15,7 @@ from autoresearch.agent.folder import PROGRAM, create_workspace, find_workspace
 from autoresearch.agent.isolation import changed, choose_sandbox
 from autoresearch.agent.lab import Run
 from autoresearch.core import measure, noise, registry
+from autoresearch.core.amounts import dollars
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
@@ -307,7 +308,7 @@ def say_closing(run: Run, history: History, view: View) -> None:
         view.note(
             f"experiments: {counts.experiments} ({counts.kept} kept, {counts.discarded} discarded, {counts.failed} "
             f"failed); {gain_text(history)}, spread between seeds {noise.spread_of(history, run.settings.rules)}"
-            + (f"; calls cost {history.cost_usd:.2f} dollars" if history.charges or history.open_calls else "")
+            + (f"; calls cost {dollars(history.cost_usd)}" if history.charges or history.open_calls else "")
         )
         which = f"experiment {best.number}" if best.number else "the baseline"
         view.note(

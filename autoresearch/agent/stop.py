@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from autoresearch.core.amounts import dollars
 from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.task import Stop, time_of_day
@@ -92,7 +93,7 @@ def ending_of(stop: Stop, history: History, started: datetime, now: datetime) ->
     if stop.until and now >= until_time(stop.until, started):
         return Ending(f"it is {stop.until} (--until)")
     if stop.max_cost and (cost := history.cost_usd) >= stop.max_cost:
-        return capped(f"{cost:.2f} dollars are spent (--max-cost)")
+        return capped(f"{dollars(cost)} is spent (--max-cost)")
     return None
 
 

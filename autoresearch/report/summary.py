@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from autoresearch.core import noise
+from autoresearch.core.amounts import dollars
 from autoresearch.core.history import History
 from autoresearch.core.records import Record
 from autoresearch.core.runs import SavedRun
@@ -87,9 +88,9 @@ def status_text(run: SavedRun) -> str:
 
 def _cost_text(s: dict[str, Any]) -> str:
     """What the calls cost: in all, for each kept change, by agent."""
-    each = f", {s['cost_usd'] / s['kept']:.2f} for each kept change" if s["kept"] else ""
-    agents = ", ".join(f"{name} {usd:.2f}" for name, usd in s["cost_by_agent"].items())
-    return f"calls cost {s['cost_usd']:.2f} dollars{each}; {agents}"
+    each = f", {dollars(s['cost_usd'] / s['kept'])} for each kept change" if s["kept"] else ""
+    agents = ", ".join(f"{name} {dollars(usd)}" for name, usd in s["cost_by_agent"].items())
+    return f"calls cost {dollars(s['cost_usd'])}{each}; {agents}"
 
 
 def report(run: SavedRun) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def report_text(run: SavedRun) -> str:
         before, after = value.get(row["parent"]), value.get(row["experiment"])
         change = f"{after - before:+.4f}" if before is not None and after is not None else "      ?"
         mark = f" (withdrawn: {row['withdrawn']})" if row["withdrawn"] else ""
-        cost = f" (${row['cost_usd']:.3f})" if row["cost_usd"] else ""
+        cost = f" ({dollars(row['cost_usd'])})" if row["cost_usd"] else ""
         lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb {change}  {row['hypothesis']}{cost}{mark}")
     categories: dict[str, list[int]] = {}
     for row in rows[1:]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from autoresearch.core.amounts import dollars
 from autoresearch.core.view import Outcome, View
 
 PLAIN_SECONDS = 15.0
@@ -34,7 +35,7 @@ def outcome_line(outcome: Outcome, width: int | None = None) -> str:
     verdict = outcome.verdict.replace("_", " ")
     head = f"#{outcome.number:<3d} {verdict:<13s} {score} bpb {change} {outcome.seconds:6.1f} s  "
     if outcome.cost_usd:
-        head += f"${outcome.cost_usd:.3f}  "
+        head += f"{dollars(outcome.cost_usd)}  "
     failure = f": {outcome.failure}" if outcome.failure else " (suspect)" if outcome.suspect else ""
     room = None if width is None else max(20, width - len(head) - len(failure))
     return head + _short(outcome.hypothesis, room) + failure

@@ -9,6 +9,7 @@ from autoresearch.agent.estimate import Size, estimate_text, night_of, proposal_
 from autoresearch.agent.ledger import Usage
 from autoresearch.agent.prices import load_prices
 from autoresearch.core.agent_settings import Caps
+from autoresearch.core.amounts import dollars
 from autoresearch.core.history import History
 from autoresearch.core.task import Settings, Stop, Task
 
@@ -84,10 +85,10 @@ def test_the_words():
     proposals = night_of(SETTINGS, History()).experiments / 2
     first = PRICES.cost_of("claude-sonnet-5-5", Usage(cache_write_hour=size_of(REQUEST).stable))
     assert f"{proposals:.0f} of them proposed by claude-sonnet-5-5" in text
-    assert f"{each:.3f} dollars a proposal, {first + proposals * each:.2f} dollars a night; no cap is set" in text
+    assert f"{dollars(each)} a proposal, ${first + proposals * each:.2f} a night; no cap is set" in text
     low = replace(SETTINGS, stop=Stop(max_cost=1.0), caps=Caps(day_usd=0.5))
-    assert estimate_text(low, History(), REQUEST, PRICES, 1.0).endswith("; the cap of 0.50 dollars ends it before")
+    assert estimate_text(low, History(), REQUEST, PRICES, 1.0).endswith("; the cap of $0.50 ends it before")
     high = replace(SETTINGS, stop=Stop(max_cost=100.0))
-    assert estimate_text(high, History(), REQUEST, PRICES, 1.0).endswith("dollars a night")
+    assert estimate_text(high, History(), REQUEST, PRICES, 1.0).endswith(" a night")
     unknown = estimate_text(SETTINGS, History(), {**REQUEST, "model": "mine"}, PRICES, 1.0)
     assert "no price is known for mine" in unknown

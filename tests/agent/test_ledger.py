@@ -49,7 +49,7 @@ def test_no_call_may_pass_the_cap_of_the_run(purse):
     spend(purse.ledger, 0.3, 0.1)
     spend(purse.ledger, 0.4)
     lines = len(purse.events)
-    with pytest.raises(CostCapReached, match=r"could cost 0\.0100 dollars, and 0\.0000 are left \(--max-cost\)"):
+    with pytest.raises(CostCapReached, match=r"could cost \$0\.01, and \$0\.00 is left \(--max-cost\)"):
         purse.ledger.reserve(0.01, agent="claude", purpose="propose")
     assert len(purse.events) == lines, "what was refused was never begun"
     assert purse.history.cost_usd == 0.5

@@ -35,7 +35,7 @@ def history_of(experiments: int = 0, cost: float = 0.0) -> History:
         (Stop(target=1.5), history_of(0), ""),
         (Stop(target=1.0), history_of(1), "the target of 1.0 bpb is reached (--target)"),
         (Stop(max_cost=2.0), history_of(1, 0.9), ""),
-        (Stop(max_cost=2.0), history_of(1, 1.0), "2.00 dollars are spent (--max-cost)"),
+        (Stop(max_cost=2.0), history_of(1, 1.0), "$2.00 is spent (--max-cost)"),
         (Stop(max_hours=2.0), history_of(), "hours passed: 2 (--max-hours)"),
         (Stop(max_hours=2.1), history_of(), ""),
         (Stop(until="22:29"), history_of(), "it is 22:29 (--until)"),

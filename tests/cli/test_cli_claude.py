@@ -13,6 +13,7 @@ import pytest
 
 from autoresearch.agent.ledger import Usage
 from autoresearch.agent.prices import load_prices
+from autoresearch.core.amounts import dollars
 
 KEY = "sk-ant-api03-never-written-down"
 MODEL = "claude-sonnet-5-5"
@@ -94,7 +95,7 @@ def test_what_it_costs_is_what_was_served_and_the_dry_run_shows_what_is_sent(
     report = json.loads(autoresearch("report", "--json", cwd=workspace).stdout)
     assert sum(row["cost_usd"] for row in report["experiments"]) == pytest.approx(total, abs=1e-9)
     assert len(re.findall(r"^#[12] .* s  \$0\.\d{3}  the rate becomes", done.stdout, re.MULTILINE)) == 2
-    assert f"calls cost {total:.2f} dollars" in done.stdout
+    assert f"calls cost {dollars(total)}" in done.stdout
 
     first = server.requests[0]
     for text in [block["text"] for block in [*first["system"], *first["messages"][0]["content"]]]:
@@ -102,7 +103,7 @@ def test_what_it_costs_is_what_was_served_and_the_dry_run_shows_what_is_sent(
     for tool in first["tools"]:
         assert json.dumps(tool, ensure_ascii=False) in rehearsed.stdout
     assert json.dumps({"model": MODEL, "max_tokens": first["max_tokens"]}) in rehearsed.stdout
-    assert re.search(r"estimated: 0\.\d{3} dollars a proposal, \d+\.\d\d dollars a night", rehearsed.stdout)
+    assert re.search(r"estimated: \$0\.\d+ a proposal, \$\d+\.\d\d a night", rehearsed.stdout)
 
     for path in workspace.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
@@ -126,7 +127,7 @@ def test_a_cap_of_half_a_dollar_is_never_passed(workspace, autoresearch, journal
     env, server = api_env(varied(usage=usage))
     done = autoresearch("--agent", "claude", "--max-cost", "0.5", cwd=workspace, env=env)
     assert done.returncode == 3, done.stderr
-    assert re.search(r"stopped: the next call could cost .* are left \(--max-cost\)", done.stdout)
+    assert re.search(r"stopped: the next call could cost .* is left \(--max-cost\)", done.stdout)
     events = journal(workspace)
     spent = 0.0
     for event in events:
@@ -244,7 +245,7 @@ def test_a_dry_run_before_there_is_anything(tmp_path, autoresearch):
     assert "next proposal, after the baseline: " in done.stdout
     assert "--- tool submit_proposal ---" in done.stdout
     assert re.search(r"a night of 4 h: about \d+ experiments of \d+ s", done.stdout)
-    assert re.search(r"estimated: .* dollars a night; the cap of 1\.00 dollars ends it before", done.stdout)
+    assert re.search(r"estimated: .* a night; the cap of \$1\.00 ends it before", done.stdout)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -151,18 +151,18 @@ def test_a_cost_cap_has_its_own_exit_code(workspace, autoresearch, tmp_path, jou
     options = {"cwd": workspace, "module": "costly", "env": {"PYTHONPATH": str(tmp_path)}}
     done = autoresearch("--max-cost", "2", **options)
     assert done.returncode == 3, done.stderr
-    assert "stopped: 2.00 dollars are spent (--max-cost)" in done.stdout
+    assert "stopped: $2.00 is spent (--max-cost)" in done.stdout
     assert done.stdout.endswith("raise the cap to go on; the run resumes where it is\n")
-    assert re.search(r"#1 .* s  \$1\.000  ", done.stdout)
+    assert re.search(r"#1 .* s  \$1\.00  ", done.stdout)
     status = document(autoresearch("status", "--json", cwd=workspace))
     assert (status["experiments"], status["cost_usd"]) == (2, 2.0)
     assert autoresearch("--max-cost", "2", **options).returncode == 3, "also on resume, and nothing is spent"
     text = autoresearch("status", cwd=workspace).stdout
     assert text.count("2 experiments") == 1
-    assert "calls cost 2.00 dollars" in text
+    assert "calls cost $2.00" in text
     done = autoresearch("--max-cost", "2.5", **options)
     assert done.returncode == 3, "a higher cap goes on as far as it reaches"
-    assert "stopped: the next call could cost 1.0000 dollars, and 0.5000 are left (--max-cost)" in done.stdout
+    assert "stopped: the next call could cost $1.00, and $0.50 is left (--max-cost)" in done.stdout
 
 
 def test_plain_lines(workspace, autoresearch, ideas):
