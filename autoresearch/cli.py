@@ -268,15 +268,14 @@ def compare(
     from autoresearch.report import compare_text, tables
 
     found = comparison.document([tables.read(name, workspace) for name in runs])
-    if html is not None:
-        from autoresearch.report import compare_page
-
-        compare_page.write(found, html)
     if as_json:
         print_document(found)
     else:
         compare_text.show(compare_text.sections(found), sys.stdout)
     if html is not None:
+        from autoresearch.report import compare_page
+
+        compare_page.write(found, html)
         click.echo(f"page: {html.resolve()}", err=as_json)
 
 

@@ -245,7 +245,7 @@ def _entry(line: int, cells: Sequence[str], columns: Columns, table: _Table) -> 
         raise Unreadable(f"kept, but its score is {reason}")
     if reason and verdict == "discard":
         table.problems.append(f"line {line}: its score is {reason}; read without one")
-    numbers = {key: _number(found[key]) * _unit(columns.names[columns.at[key]]) for key in _NUMBERS if key in found}
+    numbers = {key: _number(found[key], columns.names[columns.at[key]]) for key in _NUMBERS if key in found}
     moment = _moment(found.get("time", ""))
     return _Entry(line, verdict, None if verdict in FAILURES else score, found, numbers, moment)
 
@@ -289,15 +289,14 @@ def _score(text: str) -> tuple[float | None, str]:
     return value, ""
 
 
-def _number(text: str) -> float:
-    """The number at the start of a cell, e.g. of "44.0 GB" or "1,234"; 0.0 where there is none."""
-    match = re.match(r"[-+]?\d[\d,]*(\.\d*)?([eE][-+]?\d+)?", text)
-    value = float(match[0].replace(",", "")) if match else 0.0
-    return value if math.isfinite(value) and value > 0 else 0.0
+def _number(text: str, column: str) -> float:
+    """The number that a cell begins with, e.g. "44.0 GB" or "1,234", in the unit that the column's name ends with.
 
-
-def _unit(column: str) -> float:
-    return _UNITS.get(column.rsplit("_", 1)[-1], 1.0)
+    0.0 where there is none, or none above 0.
+    """
+    match = re.match(r"\d[\d,]*(\.\d*)?([eE][-+]?\d+)?", text)
+    value = float(match[0].replace(",", "")) * _UNITS.get(column.rsplit("_", 1)[-1], 1.0) if match else 0.0
+    return value if math.isfinite(value) else 0.0
 
 
 def _moment(text: str) -> datetime | None:

@@ -13,7 +13,7 @@ STATUS = (
     "tag backend device comparability_key experiments measurements kept discarded failed baseline best "
     "incumbent_commit cost_usd stop_reason"
 ).split()
-COMMANDS = ["run", "init", "prepare", "experiment", "status", "report", "doctor"]
+COMMANDS = ["run", "init", "prepare", "experiment", "status", "report", "compare", "doctor"]
 
 
 @pytest.fixture

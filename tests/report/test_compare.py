@@ -143,6 +143,17 @@ def test_one_key_is_ranked_with_an_interval():
     assert "close and one can't be told apart" in compare_text.conclusion(compare.document([ONE, close]))[-1]
 
 
+def test_the_spread_is_that_of_both_runs_together():
+    """(4·0.02² + 0.0032 + 0.0128) / (4 + 1 + 1), by the squares of each run's repeated baseline."""
+    one = run_of("one", experiment(0, "keep", 2.0, 2.08, value=2.04, value_n=2))
+    two = run_of("two", experiment(0, "keep", 1.6, 1.44, value=1.52, value_n=2))
+    lead = compare.document([one, two])["rankings"][0]["steps"][0]["lead"]
+    spread = math.sqrt((4 * 0.02**2 + 0.0032 + 0.0128) / 6)
+    assert lead["bpb"] == pytest.approx(0.52)
+    assert lead["dof"] == 6
+    assert lead["high"] - lead["bpb"] == pytest.approx(t_quantile(0.975, 6) * spread)  # n 2 and 2: s·√(1/2 + 1/2)
+
+
 def test_fresh_measurements_of_both_are_compared_by_welch():
     first = [1.90, 1.91, 1.89, 1.92, 1.90, 1.91]
     second = [1.80, 1.81, 1.85, 1.78, 1.80, 1.82]

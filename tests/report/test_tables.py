@@ -1,15 +1,18 @@
 """Results tables of the original and of its ports, as they are found in the wild."""
 
 import csv
+import json
 import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoresearch.core.errors import DataError, UsageError
-from autoresearch.report import tables
+from autoresearch.report import compare, compare_text, tables
 from autoresearch.report.trajectory import Trajectory
 
 HEADER = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n"
@@ -220,6 +223,14 @@ def test_a_crash_first(table):
     assert begun_badly.baseline is begun_badly.rows[1], "the first that was kept"
 
 
+def test_a_keep_above_the_best_moves_no_minimum(table):
+    """Kept for its simplicity: what comes after it is still held against the best."""
+    found = table(*PLAIN[:2], "ccccccc\t0.996\t44.0\tkeep\tsimpler", "ddddddd\t0.992\t44.0\tkeep\tsimpler still")
+    assert [row.gain for row in found.rows[2:]] == [pytest.approx(-0.006), pytest.approx(-0.002)]
+    assert found.best is found.rows[1]
+    assert [row.parent for row in found.rows] == [None, 0, 1, 2]
+
+
 def test_no_keeps_at_all(table):
     lost = [PLAIN[2], PLAIN[3]]
     found = table(*lost)
@@ -304,6 +315,35 @@ def test_what_is_not_there_or_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", locked)
     with pytest.raises(DataError, match=r"can't read .*results\.tsv: Permission denied"):
         tables.read(str(path), tmp_path)
+
+
+CELLS = st.one_of(
+    st.sampled_from(
+        ["", "-", "nan", "0.99", "1e308", "1e400", "keep", "discard", "crash", "baseline", "LR 1 to 2", "---"]
+    ),
+    st.sampled_from(
+        ["val_bpb", "status", "description", "memory_gb", "timestamp", "tok/s", "2026-03-08", "9999999999"]
+    ),
+    st.text(max_size=8),
+)
+
+
+@given(st.lists(st.lists(CELLS, max_size=8), max_size=12), st.booleans())
+@settings(deadline=None, max_examples=300, database=None)
+def test_whatever_is_in_a_table_it_is_read_or_refused(tmp_path_factory, lines, headed):
+    """And what is read can be compared: no crash, no NaN, no infinity."""
+    path = tmp_path_factory.getbasetemp() / "fuzzed.tsv"
+    text = "\n".join("\t".join(line) for line in lines)
+    names = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\ttimestamp\ttok/s\tseconds\n"
+    path.write_bytes(((names if headed else "") + text).encode("utf-8", "surrogatepass"))
+    try:
+        found = tables.read(str(path), path.parent)
+    except UsageError:
+        assert not headed or "\0" in text
+        return
+    assert all(row.value is None or 0 < row.value < 100 for row in found.rows)
+    json.dumps(compare.document([found, found]), allow_nan=False)
+    compare_text.text(compare_text.sections(compare.document([found])))
 
 
 def test_a_table_that_this_package_wrote(tmp_path, expected):
