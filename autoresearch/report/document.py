@@ -61,7 +61,7 @@ def document(
     body: Markup,
     figures: Mapping[str, Figure] | None = None,
     data: Mapping[str, Any] | None = None,
-    details: Any = None,
+    details: Iterable[Any] = (),
     scripts: Iterable[str] = (),
 ) -> str:
     """The page.
@@ -71,7 +71,7 @@ def document(
         body: made by `render`. `<div class="figure" data-figure="NAME"></div>` is where a figure is drawn.
         figures: by name.
         data: JSON that scripts read by `page.data`.
-        details: JSON that is carried compressed and unpacked when it is first asked for, by `page.details()`.
+        details: JSON of which scripts read one at a time, by `page.detail(i)`: carried compressed.
         scripts: files of `assets/` to run after page.js.
 
     Raises:
@@ -89,7 +89,7 @@ def document(
         f"style-src 'unsafe-inline'; script-src {' '.join(hashes)}",
         style=_markup(_asset("page.css")),
         data=_markup(json_in_html({"figures": drawn, **(data or {})})),
-        details=_pack(json.dumps(details, separators=(",", ":")).encode(), level=3) if details is not None else "",
+        details=_pack("\n".join(json.dumps(one, separators=(",", ":")) for one in details).encode(), level=3),
         plotly=plotly,
         code=[_markup(text) for text in code],
     )

@@ -11,10 +11,11 @@ const page = (() => {
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   }
 
-  let unpacked = null;
-  function details() {
-    unpacked ??= unpack("details").then(JSON.parse);
-    return unpacked;
+  // One line of JSON each: all of them are unpacked when the first is asked for, and parsed one by one.
+  let lines = null;
+  async function detail(index) {
+    lines ??= unpack("details").then((text) => text.split("\n"));
+    return JSON.parse((await lines)[index]);
   }
 
   let library = null;
@@ -97,5 +98,5 @@ const page = (() => {
     show(element, data.figures[element.dataset.figure]);
   }
 
-  return { data, details, show };
+  return { data, detail, show };
 })();
