@@ -13,8 +13,8 @@ _ROOM = 0.12
 """Of the gain, left below the best."""
 _MOST_ABOVE = 2.0
 """Gains above the baseline that the scale shows at most."""
-_SHARE = 0.8
-"""Of the scores above the baseline that it shows where that is less."""
+_SHARE = 0.9
+"""Of all scores that it shows where that needs less."""
 
 _INSET = 0.03
 """Of the scale, between an edge and what lies at it."""
@@ -73,7 +73,6 @@ def _scale(trajectory: Trajectory, scored: Sequence[Row]) -> tuple[float, float]
     middle = baseline.value if baseline is not None and baseline.value is not None else values[len(values) // 2]
     spread = trajectory.spread.value if trajectory.spread else 0.0
     span = max(middle - values[0], 4 * spread, 1e-3 * abs(middle), 1e-9)
-    above = [value for value in values if value > middle]
-    needed = above[int(_SHARE * (len(above) - 1))] - middle if above else 0.0
+    needed = values[int(_SHARE * (len(values) - 1))] - middle
     top = middle + min(max(needed, 0.35 * span), _MOST_ABOVE * span)
     return values[0] - _ROOM * span, top + _ROOM / 2 * span

@@ -201,8 +201,8 @@
   const KINDS = { "+": "added", "-": "removed", "@": "hunk" };
 
   function diff(text) {
-    return make("pre", { class: "diff", tabindex: 0 },
-      ...text.split("\n").map((line) => make("span", { class: KINDS[line[0]] ?? "" }, `${line}\n`)));
+    const lines = text.split("\n").map((line) => make("span", { class: KINDS[line[0]] ?? "" }, `${line}\n`));
+    return make("pre", { class: "diff", tabindex: 0 }, make("code", {}, ...lines));
   }
 
   function measurements(results) {
