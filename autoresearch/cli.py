@@ -230,22 +230,31 @@ def status(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool)
 
 @main.command()
 @click.option("--tag", default="", help="Run; default: the latest.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="The page; default: beside the journal.")
+@click.option(
+    "--png", type=click.Path(path_type=Path, dir_okay=False), help="The picture; default: beside the journal."
+)
 @json_option
 @common
-def report(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool) -> None:
-    """What a run found: the gain, the kept changes, the failures.
+def report(
+    workspace: Path, tag: str, html: Path | None, png: Path | None, verbose: bool, debug: bool, as_json: bool
+) -> None:
+    """What a run found: a text, the conclusion first, an HTML page and a picture of its progress.
 
     \b
     Example: autoresearch report --tag nov30
+             autoresearch report --html ~/nov30.html
     """
     from autoresearch.core.runs import load
-    from autoresearch.report import summary
+    from autoresearch.report import publish, summary
 
     saved = load(workspace, tag)
     if as_json:
         print_document(summary.report(saved))
     else:
         click.echo(summary.report_text(saved))
+    for line in publish.publish(saved, html, png, defaults=not as_json):
+        click.echo(line, err=as_json)
 
 
 @main.command()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INSTALL_HINT = "pip install 'autoresearch[report]', or in a clone: pip install -e '.[report]'"
 
-_NEEDED = ("jinja2", "plotly")
+NEEDED = ("jinja2", "plotly")
 
 
 class Figure(NamedTuple):
@@ -40,7 +40,7 @@ class Figure(NamedTuple):
     """What differs from the layout that page.js gives all figures."""
 
 
-def missing(packages: Iterable[str] = _NEEDED) -> list[str]:
+def missing(packages: Iterable[str] = NEEDED) -> list[str]:
     """Those of the packages that aren't installed."""
     return [name for name in packages if find_spec(name) is None]
 

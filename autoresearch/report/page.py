@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from autoresearch.core.amounts import dollars
 from autoresearch.core.contract import Result
 from autoresearch.core.files import write_atomic
 from autoresearch.core.records import Record
@@ -75,6 +76,7 @@ def build(saved: SavedRun) -> str:
         refused=len(history.refusals),
         outages=history.outages[-_MOST_REFUSALS:],
         show=show_command(saved.place, best.commit) if best and best.commit and saved.workspace else "",
+        dollars=dollars,
         written=datetime.now().astimezone(),
     )
     data = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME = "progress.png"
+NEEDED = ("matplotlib",)
 
 _KEPT, _FADED, _FAILED = "#2ca02c", "#b0b0b0", "#c62828"
 _LABEL_CHARACTERS = 48
@@ -32,7 +33,7 @@ def png(trajectory: Trajectory) -> bytes:
     Raises:
         AutoresearchError: matplotlib isn't installed.
     """
-    if missing(["matplotlib"]):
+    if missing(NEEDED):
         raise AutoresearchError("the picture needs matplotlib", INSTALL_HINT)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -11,6 +11,8 @@ from autoresearch.core.history import History
 from autoresearch.core.records import Record
 from autoresearch.core.runs import SavedRun
 from autoresearch.core.view import gain_text, show_command
+from autoresearch.report import findings
+from autoresearch.report.trajectory import Row, Trajectory, of_run
 
 TOLD = 10
 """Of failures, near misses and suspect measurements each, the last ones."""
@@ -94,9 +96,12 @@ def _cost_text(s: dict[str, Any]) -> str:
 
 
 def report(run: SavedRun) -> dict[str, Any]:
-    """The document of `autoresearch report --json`: the status, and every experiment."""
+    """The document of `autoresearch report --json`: conclusion, status, every experiment, categories."""
+    trajectory, audit = of_run(run), findings.audit_of(run)
+    decided = {row.number: row for row in trajectory.rows}
     rows = []
     for record in run.history.experiments.values():
+        row = decided.get(record.number)
         rows.append(
             {
                 "experiment": record.number,
@@ -106,76 +111,81 @@ def report(run: SavedRun) -> dict[str, Any]:
                 "suspect": [result.suspect for result in record.results if result.suspect],
                 "reason": record.reason,
                 "val_bpb": record.val_bpb,
+                "value": row.value if row else None,
+                "gain": row.gain if row else None,
                 "measurements": len(record.results),
                 "hypothesis": record.hypothesis,
                 "category": record.category,
                 "proposer": record.proposer,
-                "cost_usd": round(run.history.cost_of(record.number), 9),
+                "cost_usd": round(row.cost_usd if row else run.history.cost_of(record.number), 9),
                 "parent": record.parent,
                 "commit": record.commit,
                 "diff_lines": record.diff_lines,
                 "seconds": round(sum(r.total_seconds for r in record.results), 3),
             }
         )
-    return {"status": status(run), "experiments": rows, "test": list(run.audit)}
+    return {
+        "conclusion": findings.conclude(trajectory, audit["conclusion"] if audit else "")._asdict(),
+        "status": status(run),
+        "experiments": rows,
+        "categories": [category._asdict() for category in findings.by_category(trajectory.rows)],
+        "refused": [refusal._asdict() for refusal in run.history.refusals],
+        "audit": audit,
+        "test": list(run.audit),
+    }
 
 
 def report_text(run: SavedRun) -> str:
     """The conclusion first, then what was kept, then what failed."""
-    document = report(run)
-    s, rows = document["status"], document["experiments"]
-    lines = [status_text(run), ""]
-    kept = [row for row in rows if row["verdict"] == "keep" and row["experiment"] > 0]
-    value = {n: r.value for n, r in run.history.experiments.items() if noise.comparable_scores(run.history, r)}
-    lines.append("kept changes:" if kept else "kept changes: none")
-    for row in kept:
-        before, after = value.get(row["parent"]), value.get(row["experiment"])
-        change = f"{after - before:+.4f}" if before is not None and after is not None else "      ?"
-        mark = f" (withdrawn: {row['withdrawn']})" if row["withdrawn"] else ""
-        cost = f" ({dollars(row['cost_usd'])})" if row["cost_usd"] else ""
-        lines.append(f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb {change}  {row['hypothesis']}{cost}{mark}")
-    categories: dict[str, list[int]] = {}
-    for row in rows[1:]:
-        tried = categories.setdefault(row["category"], [0, 0])
-        tried[0] += 1
-        tried[1] += row["verdict"] == "keep" and row["withdrawn"] is None
-    if categories:
-        shares = (f"{name} {kept_of} of {tried}" for name, (tried, kept_of) in sorted(categories.items()))
-        lines.append("kept by category: " + ", ".join(shares))
-    failures = [row for row in rows if row["verdict"] not in (None, "keep", "discard")]
-    told = [f"  #{row['experiment']:<3d} {row['verdict']}: {row['hypothesis']}: {row['reason']}" for row in failures]
-    if len(failures) > TOLD:
-        lines.append(f"the last {TOLD} of {len(failures)} failures (all of them: autoresearch report --json):")
-    lines += told[-TOLD:]
-    near = [
-        f"  #{row['experiment']:<3d} {row['val_bpb']:.4f} bpb  {row['hypothesis']}" for row in rows if row["near_miss"]
-    ]
-    if near:
-        lines += ["near misses, no gain that was borne out alone:", *near[-TOLD:]]
-    suspect = [f"  #{row['experiment']:<3d} {reason}" for row in rows for reason in row["suspect"]]
-    if suspect:
-        lines += [f"suspect measurements, repeated: {len(suspect)}", *suspect[-TOLD:]]
-    if test := _test_gain(run):
+    trajectory, audit = of_run(run), findings.audit_of(run)
+    rows, best = trajectory.rows, trajectory.best
+    lines = [str(findings.conclude(trajectory, audit["conclusion"] if audit else "")), "", status_text(run), ""]
+    kept = [row for row in rows if row.verdict == "keep" and not row.is_baseline]
+    lines.append("kept changes, what each is worth by now and its change:" if kept else "kept changes: none")
+    lines += [f"  {_kept(row)}" for row in kept]
+    if categories := findings.by_category(rows):
+        lines.append("by category:")
+        width = max(len(category.name) for category in categories)
+        lines += [f"  {c.name:<{width}s}  {_change(c.gain)} bpb  {c.kept} of {c.tried} kept" for c in categories]
+    lines += _latest(
+        "failures", [f"#{row.number:<3d} {row.verdict}: {row.description}: {row.reason}" for row in rows if row.failed]
+    )
+    near = [f"#{row.number:<3d} {row.val_bpb:.4f} bpb  {row.description}" for row in rows if row.near_miss]
+    lines += _latest("near misses, no gain that was borne out alone", near)
+    suspect = [f"#{row.number:<3d} {r.suspect}" for row in rows for r in row.results if r.suspect]
+    lines += _latest("suspect measurements, repeated", suspect)
+    if test := _test_gain(trajectory):
         lines.append(test)
-    if s["best"] and s["best"]["experiment"]:
-        lines += ["", f"the best train.py: {show_command(run.place, s['best']['commit'])}"]
+    if best is not None and not best.is_baseline:
+        lines += ["", f"the best train.py: {show_command(run.place, best.commit)}"]
     return "\n".join(lines)
 
 
-def _test_gain(run: SavedRun) -> str:
+def _kept(row: Row) -> str:
+    change = "      ?" if row.gain is None else _change(row.gain)
+    value = f"{row.value:.4f}" if row.value is not None else "     ?"
+    cost = f" ({dollars(row.cost_usd)})" if row.cost_usd else ""
+    mark = f" (withdrawn: {row.withdrawn})" if row.withdrawn else ""
+    return f"#{row.number:<3d} {value} bpb {change}  {row.description}{cost}{mark}"
+
+
+def _change(gain: float) -> str:
+    """Negative is better, as the lines of a search have it."""
+    return f"{-gain:+.4f}" if gain else " 0.0000"
+
+
+def _latest(title: str, lines: list[str]) -> list[str]:
+    """A section of the last TOLD lines; none where there are none."""
+    if not lines:
+        return []
+    shown = f", the last {TOLD} of {len(lines)} (all of them: autoresearch report --json)" if len(lines) > TOLD else ""
+    return [f"{title}{shown}:", *(f"  {line}" for line in lines[-TOLD:])]
+
+
+def _test_gain(trajectory: Trajectory) -> str:
     """How baseline and incumbent score on text that decided nothing."""
-    best = run.history.incumbent
-    if best is None or best.number == 0:
+    baseline, best = trajectory.baseline, trajectory.best
+    if baseline is None or best is None or best.is_baseline or baseline.test_bpb is None or best.test_bpb is None:
         return ""
-    mean: dict[int, float] = {}
-    for number in (0, best.number):
-        keys = [result.comparability_key for result in run.history.experiments[number].results]
-        here = {k for k, key in enumerate(keys) if key == run.history.comparability_key}
-        # The line written last counts: a measurement that was cut off may have left one behind.
-        audit = [a for a in run.audit if a["n"] == number and a["k"] in here]
-        values = {a["k"]: float(a["test_bpb"]) for a in audit if "test_bpb" in a}
-        if not values:
-            return ""
-        mean[number] = sum(values.values()) / len(values)
-    gain = mean[0] - mean[best.number]
-    return f"held-out test text: baseline {mean[0]:.4f}, best {mean[best.number]:.4f}: gain {gain:.4f}"
+    gain = baseline.test_bpb - best.test_bpb
+    return f"held-out test text: baseline {baseline.test_bpb:.4f}, best {best.test_bpb:.4f}: gain {gain:.4f}"

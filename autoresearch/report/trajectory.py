@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import fsum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -141,11 +143,11 @@ def of_run(saved: SavedRun) -> Trajectory:
     """The trajectory of a run."""
     history = saved.history
     decided = [record for record in history.experiments.values() if record.verdict is not None]
-    test = saved.test_scores
+    test, costs = saved.test_scores, _costs(history)
     return Trajectory(
         name=saved.tag,
         place=saved.folder,
-        rows=tuple(_row(record, history, test) for record in decided),
+        rows=tuple(_row(record, history, test, costs.get(record.number, 0.0)) for record in decided),
         key=history.comparability_key,
         backend=history.settings.get("backend", ""),
         preset=history.settings.get("preset", ""),
@@ -155,7 +157,15 @@ def of_run(saved: SavedRun) -> Trajectory:
     )
 
 
-def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]) -> Row:
+def _costs(history: History) -> dict[int, float]:
+    """`History.cost_of` of all experiments at once: thousands of them have thousands of calls."""
+    calls: dict[int, list[float]] = defaultdict(list)
+    for charge in (*history.charges, *history.open_calls.values()):
+        calls[charge.n].append(charge.usd)
+    return {number: fsum(dollars) for number, dollars in calls.items()}
+
+
+def _row(record: Record, history: History, test: Mapping[tuple[int, int], float], cost_usd: float) -> Row:
     held_out = [
         test[record.number, k]
         for k, result in enumerate(record.results)
@@ -182,7 +192,7 @@ def _row(record: Record, history: History, test: Mapping[tuple[int, int], float]
         diff_lines=record.diff_lines,
         change_hash=record.change_hash,
         seconds=sum(result.total_seconds for result in record.results),
-        cost_usd=history.cost_of(record.number),
+        cost_usd=cost_usd,
         memory_bytes=max((result.peak_memory_bytes for result in record.results), default=0),
         test_bpb=fmean(held_out) if held_out else None,
         results=record.results,

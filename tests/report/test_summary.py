@@ -81,7 +81,7 @@ def test_status_before_there_is_a_baseline(tmp_path):
 def test_report(state):
     text = summary.report_text(state())
     assert "  #1   1.5000 bpb -0.5000  idea 1" in text
-    assert "kept by category: batch 0 of 1, size 1 of 2" in text
+    assert "by category:\n  size   -0.5000 bpb  1 of 2 kept\n  batch   0.0000 bpb  0 of 1 kept" in text
     assert "  #3   crash: idea 3: why" in text
     assert "held-out test text: baseline 2.1000, best 1.7000: gain 0.4000" in text, "the line written last counts"
     assert "show 111111111111:./train.py" in text
@@ -92,7 +92,7 @@ def test_report(state):
 def test_the_last_failures_are_told(state):
     more = [event for n in range(4, 14) for event in experiment(n, "timeout", None)]
     text = summary.report_text(state(*more))
-    assert "the last 10 of 11 failures" in text
+    assert "failures, the last 10 of 11 (all of them: autoresearch report --json):" in text
     assert "crash: idea 3" not in text
     assert "  #13  timeout: idea 13: why" in text
 
@@ -101,7 +101,7 @@ def test_a_withdrawn_keep(state):
     withdrawn = state({"event": "withdrawn", "n": 1, "reason": "fresh seeds say 2.1"})
     assert summary.status(withdrawn)["best"]["experiment"] == 0
     assert "(withdrawn: fresh seeds say 2.1)" in summary.report_text(withdrawn)
-    assert "size 0 of 2" in summary.report_text(withdrawn)
+    assert "size    0.0000 bpb  0 of 2 kept" in summary.report_text(withdrawn)
 
 
 def test_near_misses_and_suspect_measurements_are_told(state):
@@ -110,7 +110,7 @@ def test_near_misses_and_suspect_measurements_are_told(state):
     slow = [{**near[2], "k": 1}, {**near[3], "k": 1, "result": {**near[3]["result"], "suspect": "the machine slept"}}]
     text = summary.report_text(state(*near[:4], *slow, near[4]))
     assert "near misses, no gain that was borne out alone:\n  #4   1.4900 bpb  idea 4" in text
-    assert "suspect measurements, repeated: 1\n  #4   the machine slept" in text
+    assert "suspect measurements, repeated:\n  #4   the machine slept" in text
     assert "near misses" not in summary.report_text(state())
     assert "suspect measurements" not in summary.report_text(state())
 
