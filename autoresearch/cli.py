@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from autoresearch import __version__
+from autoresearch.cli_finalize import finalize
 from autoresearch.console import (
     POSITIVE,
     Group,
@@ -37,6 +38,9 @@ def main() -> None:
     Example: autoresearch --max-experiments 20
              autoresearch run --help          all options of the search
     """
+
+
+main.add_command(finalize)
 
 
 @main.command()

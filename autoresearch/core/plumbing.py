@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -100,11 +101,21 @@ class Repository:
         current = self.refs(ref).get(ref)
         if current is not None and (current.tree, current.parents) == (tree, parents):
             return current.commit
-        text = message.replace("\0", " ").encode("utf-8", "replace")
-        options = [word for name in parents for word in ("-p", name)]
-        commit = self._git("commit-tree", tree, *options, "-F", "-", stdin=text, env=self.identity)
+        commit = self.commit_tree(tree, parent, message)
         self.set_ref(ref, commit, current.commit if current else None, "autoresearch: candidate")
         return commit
+
+    def commit_tree(self, tree: str, parent: str | None, message: str, moment: datetime | None = None) -> str:
+        """A new commit, which no ref leads to yet.
+
+        Args:
+            moment: its date; None is now.
+        """
+        text = message.replace("\0", " ").encode("utf-8", "replace")
+        options = () if parent is None else ("-p", parent)
+        date = None if moment is None else f"@{int(moment.timestamp())} +0000"
+        dates = {} if date is None else {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+        return self._git("commit-tree", tree, *options, "-F", "-", stdin=text, env={**self.identity, **dates})
 
     def on_top(self, base: Ref, commit: str, ref: str) -> str:
         """A commit on top of `base`, under `ref`, with the tree of `commit`; that of `base` where it has that tree."""
