@@ -24,6 +24,7 @@ from autoresearch.core.executor import Request
 from autoresearch.core.journal import Journal
 from autoresearch.core.process import kill_marked
 from autoresearch.core.records import Record
+from autoresearch.core.runs import history_of
 from autoresearch.core.suspect import suspicion
 from autoresearch.core.view import View
 from autoresearch.prepare.other_text import rows_of_text
@@ -65,7 +66,7 @@ def audit(
         problem = f"no run {tag!r}" if tag else "no run yet"
         raise UsageError(f"{problem} in {workspace.directory}", "runs: " + (", ".join(tags) or "none; autoresearch"))
     tag = tag or tags[-1]
-    incumbent = start.history_of(workspace, tag).incumbent
+    incumbent = history_of(workspace, tag).incumbent
     if incumbent is not None and incumbent.number == 0:
         return tag, None
     with start.open_run(directory, tag, options or {}, None, view) as run:
@@ -84,7 +85,7 @@ class _Auditor:
         self._executor = run.executor()
         self._journal = Journal(run.folder / "audits.jsonl")
         self._audits = Audits.from_events(self._journal.read(), str(self._journal.path))
-        self._history = start.history_of(run.workspace, run.tag)
+        self._history = history_of(run.workspace, run.tag)
         self._arms = self._baseline_and_incumbent()
         self._held_out: dict[str, NDArray[Any]] = {"test": run.dataset.rows("test")}
         digest = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from autoresearch.core.sandbox import Sandbox
 from autoresearch.core.spreads import stored
 from autoresearch.core.suspect import LASTING, suspicion
 from autoresearch.core.task import Settings, Task
-from autoresearch.core.view import View, outcome_of
+from autoresearch.core.view import View, note_of, outcome_of
 from autoresearch.core.workspace import Workspace
 
 STEPS_LIMIT = 3.0
@@ -81,10 +82,13 @@ class Lab:
         self._journal = Journal(run.folder / "journal.jsonl")
         self._audit = Journal(run.folder / "audit.jsonl")
         self.history = History.from_events(self._journal.read(), str(self._journal.path))
+        self.on_change: Callable[[str], None] = lambda event: None
+        """Told of each event by its name, once it is in the history."""
 
     def log(self, event: str, **data: Any) -> None:
         """Append to the journal, and take it into the history."""
         self.history.apply(self._journal.append(event, **data))
+        self.on_change(event)
 
     def begin(self) -> None:
         """Start the run, or take it up where it was: the baseline is decided and nothing is owed afterwards.
@@ -110,7 +114,8 @@ class Lab:
                 prior=prior,
             )
         else:
-            self.log("resumed", comparability_key=run.key, rules=asdict(run.settings.rules), prior=prior)
+            settings = {name: asdict(getattr(run.settings, name)) for name in ("rules", "stop", "caps")}
+            self.log("resumed", comparability_key=run.key, **settings, prior=prior)
         for record in self.history.experiments.values():
             if record.unfinished is not None:
                 kill_marked(record.unfinished.mark)
@@ -254,9 +259,9 @@ class Lab:
             case Anchor(number):
                 self.log(**event_of(step, self.history))
                 self._view.detail(f"#{number}, the incumbent, is worth {step.value:.4f} bpb, n {step.value_n}")
-            case Withdraw(number, reason):
-                self.log(**event_of(step, self.history))
-                self._view.note(f"  #{number} is withdrawn: {reason}; #{self.incumbent.number} is the incumbent again")
+            case Withdraw():
+                self.log(**(event := event_of(step, self.history)))
+                self._view.note(note_of(event, self.history))
                 self._advance(self.incumbent)
                 self._export()
 

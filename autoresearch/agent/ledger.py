@@ -18,6 +18,7 @@ from autoresearch.core.amounts import dollars
 from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.records import Charge
+from autoresearch.core.standing import spent_on
 
 
 class Usage(NamedTuple):
@@ -66,7 +67,7 @@ class Ledger:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._log, self._history, self._caps, self._max_cost, self._now = log, history, caps, max_cost, now
-        self._elsewhere = tuple(elsewhere)
+        self.elsewhere = tuple(elsewhere)
         self._round_from = 0.0
         for id in [*history.open_calls]:
             worst = history.open_calls[id].usd
@@ -146,8 +147,7 @@ class Ledger:
         ]
 
     def _spent_on(self, day: date) -> float:
-        charges = (*self._elsewhere, *self._history.charges, *self._history.open_calls.values())
-        return math.fsum(charge.usd for charge in charges if charge.time.astimezone().date() == day)
+        return spent_on((*self.elsewhere, *self._history.charges, *self._history.open_calls.values()), day)
 
 
 _CALL = "[caps] call_usd"

@@ -19,12 +19,15 @@ from autoresearch.agent.stop import Ending, Stopped, Stops, capped
 from autoresearch.core.awake import kept_awake
 from autoresearch.core.errors import AutoresearchError, CostCapReached
 from autoresearch.core.process import one_line
-from autoresearch.core.view import View
+from autoresearch.core.standing import standing_of
+from autoresearch.core.view import View, note_of
 
 REFUSALS_IN_A_ROW = 100
 """After so many duplicates and unusable proposals the proposer has nothing new."""
 PAID_REFUSALS_IN_A_ROW = 5
 """After so many, where each costs something, the round has failed."""
+SHOWN = frozenset({"run", "resumed", "decided", "anchored", "withdrawn", "charged", "stopped"})
+"""Events that change where the search stands."""
 
 
 def search(
@@ -75,6 +78,13 @@ class _Search:
         run = lab.run
         knowledge = run.workspace.directory / KNOWLEDGE
         self._instructions = Instructions(run.program, run.program_path, knowledge, view.note)
+        lab.on_change = self._changed
+
+    def _changed(self, event: str) -> None:
+        if event in SHOWN:
+            settings, elsewhere = self._lab.run.settings, self._ledger.elsewhere
+            standing = standing_of(self._lab.history, settings.stop, settings.caps, self._stops.started, elsewhere)
+            self._view.standing(standing)
 
     def until_stop(self) -> Ending:
         self._lab.begin()
@@ -123,16 +133,16 @@ class _Search:
         return Ending(f"no proposals are left ({self._proposer.name})")
 
     def _refuse(self, proposal: Proposal, problem: str) -> Ending | None:
-        self._lab.log(
-            "refused",
-            n=self._lab.history.next_number,
-            reason=problem,
-            hypothesis=proposal.hypothesis,
-            origin=proposal.origin,
-            proposer=proposal.proposer or self._proposer.name,
-            cost_usd=proposal.cost_usd,
-        )
-        self._view.note(f"  refused: {proposal.origin or proposal.hypothesis}: {problem}")
+        told = {
+            "n": self._lab.history.next_number,
+            "reason": problem,
+            "hypothesis": proposal.hypothesis,
+            "origin": proposal.origin,
+            "proposer": proposal.proposer or self._proposer.name,
+            "cost_usd": proposal.cost_usd,
+        }
+        self._lab.log("refused", **told)
+        self._view.note(note_of({"event": "refused", **told}, self._lab.history))
         self._refused += not proposal.listed
         if any(paid for _, paid in parts_of(self._proposer)):
             if self._refused >= PAID_REFUSALS_IN_A_ROW:

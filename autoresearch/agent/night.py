@@ -15,6 +15,8 @@ from autoresearch.agent.reader import RunReader
 from autoresearch.agent.stop import Stops
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.process import kill_marked
+from autoresearch.core.progress import recorded
+from autoresearch.core.runs import charges_elsewhere
 from autoresearch.core.view import View
 
 
@@ -28,7 +30,10 @@ def run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | N
         AutoresearchError: see `search`; also where the proposer failed too often in a row.
         KeyboardInterrupt: after the stop was recorded and the last words were said.
     """
-    with start.open_run(directory, tag, options, program, view, agents=True) as opened:
+    with (
+        start.open_run(directory, tag, options, program, view, agents=True) as opened,
+        recorded(view, opened.folder) as view,
+    ):
         lab = Lab(opened, opened.executor(), view)
         ledger = ledger_of(opened, lab)
         stops, reader = Stops(opened.settings.stop, lab.history, view.note), RunReader(lab.history, opened.workspace)
@@ -56,5 +61,5 @@ def ledger_of(run: Run, lab: Lab) -> Ledger:
     settings = run.settings
     for call in lab.history.open_calls:
         kill_marked(call)
-    elsewhere = start.charges_elsewhere(run.workspace, run.tag) if settings.caps.day_usd else []
+    elsewhere = charges_elsewhere(run.workspace, run.tag) if settings.caps.day_usd else []
     return Ledger(lab.log, lab.history, settings.caps, settings.stop.max_cost, elsewhere)

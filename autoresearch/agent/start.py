@@ -21,8 +21,7 @@ from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
 from autoresearch.core.executor import LocalExecutor
 from autoresearch.core.history import History
-from autoresearch.core.journal import Journal
-from autoresearch.core.records import Charge
+from autoresearch.core.runs import history_of
 from autoresearch.core.scratch import sweep
 from autoresearch.core.task import SETTINGS, Settings, fitting_preset, load_preset, load_settings, read_toml
 from autoresearch.core.view import View, gain_text, show_command
@@ -150,22 +149,6 @@ def data_for(settings: Settings, view: View) -> Dataset:
         f"{val.rows} validation rows of {dataset.seq_len}"
     )
     return dataset
-
-
-def history_of(workspace: Workspace, tag: str) -> History:
-    """What the journal of a run adds up to; empty where there is no such run."""
-    journal = Journal(workspace.directory / ".autoresearch" / tag / "journal.jsonl")
-    return History.from_events(journal.read(), str(journal.path))
-
-
-def charges_elsewhere(workspace: Workspace, tag: str) -> list[Charge]:
-    """What the calls of a workspace's other runs cost: they count against the cap of a day.
-
-    Raises:
-        DataError: a journal is damaged.
-    """
-    others = (history_of(workspace, other) for other in workspace.tags() if other != tag)
-    return [charge for history in others for charge in (*history.charges, *history.open_calls.values())]
 
 
 def latest_tag(workspace: Workspace) -> str:

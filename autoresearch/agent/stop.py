@@ -10,7 +10,8 @@ from typing import NamedTuple
 from autoresearch.core.amounts import dollars
 from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
-from autoresearch.core.task import Stop, time_of_day
+from autoresearch.core.standing import until_time
+from autoresearch.core.task import Stop
 
 LOOK_SECONDS = 0.5
 """Between two looks at the stop conditions while a search pauses."""
@@ -47,11 +48,12 @@ class Stops:
 
     def __init__(self, stop: Stop, history: History, note: Callable[[str], None] = lambda _: None) -> None:
         self._stop, self._history, self._note = stop, history, note
-        self._started = datetime.now()
+        self.started = datetime.now()
+        """Local time."""
 
     def met(self) -> Ending | None:
         """The stop condition that is met now; None where none is."""
-        return ending_of(self._stop, self._history, self._started, datetime.now())
+        return ending_of(self._stop, self._history, self.started, datetime.now())
 
     def pause(self, seconds: float) -> Ending | None:
         """Wait; the stop condition that ended it before its time."""
@@ -100,14 +102,3 @@ def ending_of(stop: Stop, history: History, started: datetime, now: datetime) ->
 def capped(reason: str) -> Ending:
     """The end by a cap on cost."""
     return Ending(reason, CostCapReached.exit_code, "raise the cap to go on; the run resumes where it is")
-
-
-def until_time(until: str, started: datetime) -> datetime:
-    """The first HH:MM after `started`.
-
-    Raises:
-        UsageError: not a time of day.
-    """
-    clock = time_of_day(until)
-    moment = started.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
-    return moment if moment > started else moment + timedelta(days=1)

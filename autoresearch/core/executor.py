@@ -117,7 +117,8 @@ class LocalExecutor:
             request: what to measure.
             dataset: opened and verified.
             log: what the child prints is appended here.
-            on_event: told of "started", "clock_start", "progress", "clock_stop", "halved".
+            on_event: told of "started", "clock_start", "progress", "clock_stop", "halved"; `seconds` is the time since
+                the clock started.
 
         Raises:
             AutoresearchError: the machine failed, not the candidate.
@@ -256,7 +257,7 @@ class _Attempt:
             elif event == "clock_stop" and len(self._clock) == 1:
                 self._clock.append(stamp)
                 self._send_rows(child)
-            self._on_event(message)
+            self._on_event({**message, "seconds": stamp - self._clock[0]} if self._clock else message)
             if over := self._over_limit(child):
                 return over
 

@@ -38,11 +38,14 @@ def sync_directory(folder: Path) -> None:
         os.close(fd)
 
 
-def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
+def write_atomic(path: str | os.PathLike[str], data: bytes | str, durable: bool = True) -> None:
     """Replace the content of `path`: all of it or nothing, also after a power cut.
 
     Text is written as UTF-8 without newline translation. The mode of an existing file is kept; a symbolic link is
     replaced, not followed. The folder must exist.
+
+    Args:
+        durable: whether it is on the disk when this returns; without, a power cut may leave the former content.
 
     Raises:
         AutoresearchError: the file can't be written, e.g. the disk is full.
@@ -58,12 +61,14 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
                     os.fchmod(stream.fileno(), path.stat().st_mode & 0o7777)
                 stream.write(content)
                 stream.flush()
-                os.fsync(stream.fileno())
+                if durable:
+                    os.fsync(stream.fileno())
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
             raise
-        sync_directory(path.parent)
+        if durable:
+            sync_directory(path.parent)
     except OSError as error:
         raise io_error("write", path, error) from error

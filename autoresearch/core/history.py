@@ -21,7 +21,7 @@ Events, in the order of an experiment's life (write-ahead: each is on the disk b
     slope      n, steps, val_bpb                              one of its points with a fixed number of steps
     calibrated n, and what `agent.calibrate` found            changes nothing: its measurements were told before
     stopped    reason
-    resumed    comparability_key, rules, prior
+    resumed    comparability_key, rules, prior, stop, caps
 
 Fields and events that a later version adds are ignored.
 """
@@ -55,6 +55,8 @@ class History:
         """
         self.run: Mapping[str, Any] = {}
         """The `run` event; empty where there is none yet."""
+        self.session: Mapping[str, Any] = {}
+        """The `resumed` event of the latest search, or the `run` event where that was the first."""
         self.comparability_key = ""
         """Of the run, or of its latest resumption where that names one."""
         self.experiments: dict[int, Record] = {}
@@ -221,11 +223,6 @@ class History:
         return frozenset(origin for origin in named if origin)
 
     @property
-    def normalized_hashes(self) -> frozenset[str]:
-        """Of everything proposed; another proposal with one of them is a duplicate."""
-        return frozenset(record.normalized_hash for record in self.experiments.values())
-
-    @property
     def counts(self) -> Counts:
         tried = [record for number, record in self.experiments.items() if number != 0]
         decided = [record for record in tried if record.verdict is not None]
@@ -250,7 +247,7 @@ class History:
     def _run(self, event: Mapping[str, Any]) -> None:
         if self.run:
             raise ValueError("comes a second time")
-        self.run = event
+        self.run = self.session = event
         self.comparability_key = event.get("comparability_key", "")
         self._take_rules(event.get("settings", {}).get("rules", {}))
         self._take_prior(event)
@@ -388,7 +385,7 @@ class History:
     def _resumed(self, event: Mapping[str, Any]) -> None:
         if self.stop_reason:
             self.failed_rounds = 0
-        self.stop_reason = ""
+        self.stop_reason, self.session = "", event
         self.comparability_key = event.get("comparability_key", self.comparability_key)
         if "rules" in event:
             self._take_rules(event["rules"])

@@ -70,25 +70,10 @@ class Journal:
         Raises:
             DataError: another line is damaged, or the file can't be read.
         """
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise DataError(f"can't read {self.path}: {error.strerror or error}") from error
-        lines = content.split(b"\n")
-        last = lines.pop()
-        events = []
-        for number, line in enumerate(lines, start=1):
-            event = _decode(line)
-            if event is None:
-                raise DataError(
-                    f"{self.path}, line {number} is not an event: {line[:60]!r}",
-                    "the journal was changed by something else; restore the line, or start a new run with --tag NAME",
-                )
-            events.append(event)
-        if (event := _decode(last)) is not None:
-            events.append(event)
+        reader = JournalReader(self.path)
+        events = reader.new()
+        if (last := _decode(reader.torn)) is not None:
+            events.append(last)
         return events
 
     def _repair(self, fd: int) -> None:
@@ -109,6 +94,48 @@ class Journal:
             os.close(torn_fd)
         os.ftruncate(fd, start)
         os.fsync(fd)
+
+
+class JournalReader:
+    """Reads a journal while another process appends to it: call after call, what came since the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.torn = b""
+        """After the last newline: a line that is being written, or was cut off."""
+        self._position = 0
+        """Behind the last newline."""
+        self._lines = 0
+
+    def new(self) -> list[Event]:
+        """Events whose lines are whole, in order; none where there is no journal yet.
+
+        Raises:
+            DataError: a line is damaged, lines that were read are gone, or the file can't be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._position:
+                    raise DataError(f"{self.path} became shorter while it was read", "something else changed it")
+                file.seek(self._position)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataError(f"can't read {self.path}: {error.strerror or error}") from error
+        *lines, self.torn = content.split(b"\n")
+        self._position += len(content) - len(self.torn)
+        return [self._event(line) for line in lines]
+
+    def _event(self, line: bytes) -> Event:
+        self._lines += 1
+        event = _decode(line)
+        if event is None:
+            raise DataError(
+                f"{self.path}, line {self._lines} is not an event: {line[:60]!r}",
+                "the journal was changed by something else; restore the line, or start a new run with --tag NAME",
+            )
+        return event
 
 
 def _encode(entry: Event) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from autoresearch.core.errors import AutoresearchError, UsageError
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
-from autoresearch.core.records import Record
+from autoresearch.core.records import Charge, Record
 from autoresearch.core.task import SETTINGS, workspace_folder
 from autoresearch.core.traces import STATE
 from autoresearch.core.workspace import Workspace
@@ -67,8 +67,28 @@ class SavedRun:
         return {number: texts[name] for number, name in names.items() if name in texts}
 
 
-def load(directory: Path, tag: str = "") -> SavedRun:
-    """Read a run of a workspace.
+def history_of(workspace: Workspace, tag: str) -> History:
+    """What the journal of a run adds up to; empty where there is no such run.
+
+    Raises:
+        DataError: the journal is damaged.
+    """
+    journal = Journal(workspace.directory / STATE / tag / JOURNAL)
+    return History.from_events(journal.read(), str(journal.path))
+
+
+def charges_elsewhere(workspace: Workspace, tag: str) -> list[Charge]:
+    """What the calls of a workspace's other runs cost: they count against the cap of a day.
+
+    Raises:
+        DataError: a journal is damaged.
+    """
+    others = (history_of(workspace, other) for other in workspace.tags() if other != tag)
+    return [charge for history in others for charge in (*history.charges, *history.open_calls.values())]
+
+
+def locate(directory: Path, tag: str = "") -> tuple[Workspace, str]:
+    """A run of a workspace, unread.
 
     Args:
         directory: a workspace, or a folder with the one that the main job made.
@@ -76,7 +96,6 @@ def load(directory: Path, tag: str = "") -> SavedRun:
 
     Raises:
         UsageError: no workspace, no run, or none of that tag.
-        DataError: the journal is damaged.
     """
     place = workspace_folder(directory)
     if not place.is_dir():
@@ -87,7 +106,17 @@ def load(directory: Path, tag: str = "") -> SavedRun:
         raise UsageError(f"{workspace.directory} has no run yet", "start one: autoresearch")
     if tag and tag not in tags:
         raise UsageError(f"no run {tag!r} in {workspace.directory}", "runs: " + ", ".join(tags))
-    chosen = tag or tags[-1]
+    return workspace, tag or tags[-1]
+
+
+def load(directory: Path, tag: str = "") -> SavedRun:
+    """Read a run of a workspace; see `locate`.
+
+    Raises:
+        UsageError: no workspace, no run, or none of that tag.
+        DataError: the journal is damaged.
+    """
+    workspace, chosen = locate(directory, tag)
     return _read(workspace.directory / STATE / chosen, workspace)
 
 

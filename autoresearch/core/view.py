@@ -6,11 +6,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autoresearch.core import noise
 from autoresearch.core.history import History
 from autoresearch.core.records import Record
+
+if TYPE_CHECKING:
+    from autoresearch.core.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,25 @@ def gain_text(history: History) -> str:
     return f"baseline {baseline.value:.4f} bpb, best {best.value:.4f}: gain {told}"
 
 
+def note_of(event: Mapping[str, Any], history: History) -> str:
+    """What an event of a journal is told as, in a line; "" for those that aren't told, or are told as an outcome.
+
+    Args:
+        history: with the event.
+    """
+    match event["event"]:
+        case "withdrawn":
+            best = history.incumbent
+            again = f"; #{best.number} is the incumbent again" if best else ""
+            return f"  #{event['n']} is withdrawn: {event['reason']}{again}"
+        case "refused":
+            return f"  refused: {event.get('origin') or event.get('hypothesis', '')}: {event['reason']}"
+        case "failed":
+            proposer = f"{event['proposer']}: " if event.get("proposer") else ""
+            return f"  {proposer}no proposal: {event['kind']}: {event['reason']}"
+    return ""
+
+
 def show_command(workspace: Path, commit: str) -> str:
     """What prints the train.py of a commit, from any directory."""
     return f"git -C {shlex.quote(str(workspace))} show {commit[:12]}:./train.py"
@@ -96,5 +118,39 @@ class View(Protocol):
     def decided(self, outcome: Outcome) -> None:
         """An experiment has its verdict."""
 
+    def standing(self, standing: Standing) -> None:
+        """Where the search stands, after each change."""
+
     def close(self) -> None:
         """Leave the terminal as it was."""
+
+
+class Relay:
+    """A view that passes everything on to another one; the base of those that do something besides."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def note(self, text: str) -> None:
+        self._view.note(text)
+
+    def detail(self, text: str) -> None:
+        self._view.detail(text)
+
+    def stage(self, name: str, share: float) -> None:
+        self._view.stage(name, share)
+
+    def begin(self, title: str) -> None:
+        self._view.begin(title)
+
+    def event(self, message: Mapping[str, Any]) -> None:
+        self._view.event(message)
+
+    def decided(self, outcome: Outcome) -> None:
+        self._view.decided(outcome)
+
+    def standing(self, standing: Standing) -> None:
+        self._view.standing(standing)
+
+    def close(self) -> None:
+        self._view.close()

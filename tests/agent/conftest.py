@@ -63,6 +63,7 @@ class Listener:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.outcomes: list = []
+        self.standings: list = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -72,6 +73,9 @@ class Listener:
     def begin(self, title: str) -> None: ...
     def event(self, message) -> None: ...
     def close(self) -> None: ...
+
+    def standing(self, standing) -> None:
+        self.standings.append(standing)
 
     def decided(self, outcome) -> None:
         self.outcomes.append(outcome)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearch.agent import start
 from autoresearch.agent.ledger import Ledger, RoundCapReached, Usage
 from autoresearch.agent.loop import search
 from autoresearch.agent.night import ledger_of
@@ -18,6 +17,7 @@ from autoresearch.core.errors import CostCapReached
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
 from autoresearch.core.records import Charge
+from autoresearch.core.runs import charges_elsewhere
 
 NOW = datetime(2026, 11, 30, 22, 30).astimezone()
 
@@ -166,7 +166,7 @@ def test_other_runs_of_the_workspace_count_towards_the_day(lab_of, machine, plac
     other.append("charged", id="a", usd=0.1)
     other.append("call", id="b", n=1, worst_usd=0.2)
     lab = lab_of(machine)
-    assert sum(charge.usd for charge in start.charges_elsewhere(place, "tag")) == pytest.approx(0.3)
+    assert sum(charge.usd for charge in charges_elsewhere(place, "tag")) == pytest.approx(0.3)
     run = replace(lab.run, settings=replace(lab.run.settings, caps=Caps(day_usd=1.0)))
     assert ledger_of(run, lab).room() == pytest.approx(0.7)
 

@@ -4,9 +4,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from autoresearch.agent.stop import Ending, ending_of, until_time
+from autoresearch.agent.stop import Ending, ending_of
 from autoresearch.core.errors import UsageError
 from autoresearch.core.history import History
+from autoresearch.core.standing import until_time
 from autoresearch.core.task import Stop
 
 NOW = datetime(2025, 11, 30, 22, 30)

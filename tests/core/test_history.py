@@ -95,7 +95,6 @@ def test_history_of_a_run() -> None:
     assert history.next_number == 6
     assert history.stop_reason == "the proposals are used up"
     assert history.origins == {"0.py", "1.py", "2.py", "3.py", "4.py", "5.py", "x.py"}
-    assert history.normalized_hashes == {f"n{n}" for n in range(6)}
     assert history.refusals == [(6, "duplicate", "again", "x.py", "")]
     assert history.cost_usd == 0.25
     record = history.experiments[1]

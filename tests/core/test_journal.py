@@ -14,7 +14,7 @@ import pytest
 
 from autoresearch.core.errors import AutoresearchError, DataError
 from autoresearch.core.files import write_atomic
-from autoresearch.core.journal import Journal
+from autoresearch.core.journal import Journal, JournalReader
 
 
 @pytest.fixture
@@ -214,3 +214,25 @@ def test_write_atomic_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(AutoresearchError, match="No such file"):
         write_atomic(tmp_path / "missing" / "file", "new")
+
+
+def test_a_reader_takes_what_came_since_it_last_looked(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    reader, journal = JournalReader(path), Journal(path)
+    assert reader.new() == []
+    for n in range(3):
+        journal.append("proposed", n=n)
+    assert [event["n"] for event in reader.new()] == [0, 1, 2]
+    assert reader.new() == []
+    with path.open("ab") as file:
+        file.write(b'{"event":"propo')
+    assert reader.new() == [], "a line that is being written is no event yet"
+    journal.append("proposed", n=3)
+    assert [event["n"] for event in reader.new()] == [3], "the torn line was taken away by who writes"
+    with path.open("ab") as file:
+        file.write(b"damaged\n")
+    with pytest.raises(DataError, match="line 5 is not an event"):
+        reader.new()
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="became shorter"):
+        reader.new()

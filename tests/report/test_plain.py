@@ -3,11 +3,11 @@
 import io
 
 import pytest
-from rich.console import Console
 
 from autoresearch.core.view import Outcome
-from autoresearch.report import terminal
-from autoresearch.report.terminal import LiveView, PlainView, make_view, outcome_line
+from autoresearch.report import plain
+from autoresearch.report.plain import PlainView, outcome_line
+from autoresearch.report.terminal import make_view
 
 PROGRESS = {"event": "progress", "progress": 0.25, "step": 7, "loss": 2.5, "tokens_per_second": 12345.6}
 KEEP = Outcome(12, "keep", 1.23456, -0.01, 45.04, "halve the batch: more steps")
@@ -35,7 +35,7 @@ def test_a_line_is_cut_where_it_does_not_fit():
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(terminal, "_now", lambda: now[0])
+    monkeypatch.setattr(plain, "_now", lambda: now[0])
     return now
 
 
@@ -85,23 +85,6 @@ def test_a_halved_batch_is_always_told(clock):
     stream = io.StringIO()
     PlainView(stream).event({"event": "halved", "max_rows": 8, "reason": ""})
     assert stream.getvalue() == "  out of memory: again with 8 rows in a micro-batch, the same total batch\n"
-
-
-def test_live_view_leaves_its_lines_and_the_cursor():
-    stream = io.StringIO()
-    view = LiveView(Console(file=stream, force_terminal=True, width=90, color_system=None))
-    view.begin("#12 [red]halve the batch[/red] and more of this")
-    view.event(PROGRESS)
-    view.decided(KEEP)
-    view.note("a note of [brackets] " + "x" * 90)
-    view.detail("not asked for")
-    view.close()
-    shown = stream.getvalue()
-    assert "step 7, loss 2.500" in shown, "each phase is drawn, however short it is"
-    assert outcome_line(KEEP) in shown
-    assert "a note of [brackets] " + "x" * 90 in shown
-    assert "not asked for" not in shown
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
 def test_a_stream_that_is_no_terminal():
