@@ -23,6 +23,7 @@ from autoresearch.console import (
     print_document,
     sandbox_option,
     view_for,
+    watch_run,
 )
 from autoresearch.core.errors import AutoresearchError, BackendUnavailable, UsageError
 
@@ -98,7 +99,7 @@ def run(
     if reviewer is not None:
         options["reviewer"] = {"model": reviewer}
     end_as_interrupted()
-    view = view_for(verbose)
+    view = view_for(verbose, page_of=workspace)
     try:
         if dry_run:
             rehearsal.dry_run(workspace, tag, options, program, view)
@@ -213,18 +214,24 @@ def experiment(
 
 
 @main.command()
-@click.option("--tag", default="", help="Run; default: the latest.")
-@json_option
+@click.option("--tag", default="", help="Run; default: the latest; with --watch, the one that is searched.")
+@click.option("--watch", is_flag=True, help="Follow the search from here until it ends; Ctrl-C leaves it alone.")
+@click.option("--interval", type=POSITIVE, default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout; with --watch, JSON Lines: one for each change.")
 @common
-def status(workspace: Path, tag: str, verbose: bool, debug: bool, as_json: bool) -> None:
+def status(workspace: Path, tag: str, watch: bool, interval: float, as_json: bool, verbose: bool, debug: bool) -> None:
     """Where a run stands; also while it searches.
 
     \b
     Example: autoresearch status --json
+             autoresearch status --watch
     """
     from autoresearch.core.runs import load
     from autoresearch.report import summary
 
+    if watch:
+        watch_run(workspace, tag, interval, verbose, as_json)
+        return
     saved = load(workspace, tag)
     if as_json:
         print_document(summary.status(saved))

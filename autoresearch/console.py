@@ -149,10 +149,33 @@ def options_of(
     return options
 
 
-def view_for(verbose: bool, as_json: bool = False) -> View:
+def view_for(verbose: bool, as_json: bool = False, page_of: Path | None = None) -> View:
+    """Who is told of everything.
+
+    Args:
+        page_of: the workspace of a search, whose page is rewritten as it goes on.
+    """
+    from autoresearch.report.rewriting import rewriting
     from autoresearch.report.terminal import make_view
 
-    return make_view(sys.stderr if as_json else sys.stdout, verbose)
+    view = make_view(sys.stderr if as_json else sys.stdout, verbose)
+    return view if page_of is None else rewriting(view, page_of)
+
+
+def watch_run(workspace: Path, tag: str, seconds: float, verbose: bool, as_json: bool) -> None:
+    """Follow a search until it ends: as the search shows itself, or as JSON Lines."""
+    from autoresearch.report import watching
+
+    followed = watching.Follower(workspace, tag)
+    end_as_interrupted()
+    if as_json:
+        watching.watch_documents(followed, click.echo, seconds)
+        return
+    view = view_for(verbose)
+    try:
+        watching.watch(followed, view, seconds)
+    finally:
+        view.close()
 
 
 def print_document(data: Mapping[str, Any]) -> None:
