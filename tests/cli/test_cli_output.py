@@ -212,7 +212,7 @@ def test_live_view(workspace, environment, long_idea):
     shown = on_a_terminal(command, workspace, terminal)
     assert "\x1b[?25l" in shown, "the cursor is hidden while the line is live"
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "and it is back at the end"
-    assert re.search(r"step \d+, loss \d\.\d+, [\d,]+ tokens/s", shown)
+    assert re.search(r"step \d+ · loss \d\.\d+ · [\d,]+ tokens/s", shown)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     line = next(line for line in re.split(r"[\r\n]+", text) if line.startswith("#1   keep"))
     assert len(line) <= 100

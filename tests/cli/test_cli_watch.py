@@ -2,14 +2,16 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 
+import pyte
 import pytest
 
 from autoresearch.core.progress import read_progress
@@ -122,6 +124,37 @@ def test_ctrl_c_leaves_the_search_alone(slow, start):
             watcher.communicate(timeout=60)
             assert watcher.returncode == 130
         assert search.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("what", ["search", "watch"])
+def test_ctrl_c_on_a_terminal_leaves_it_as_it_was(what, slow, start, environment):
+    """The cursor is back, colours are off, and the panel is gone."""
+    with start("--tag", "t", cwd=slow) if what == "watch" else nullcontext() as search:
+        if search:
+            wait_for(lambda: training(slow))
+        leader, follower = pty.openpty()
+        command = [sys.executable, "-m", "autoresearch", *(["status", "--watch"] if search else ["--tag", "t"])]
+        environment = {**environment, "TERM": "xterm-256color", "COLUMNS": "70"}
+        process = subprocess.Popen(
+            command, cwd=slow, env=environment, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
+        )
+        os.close(follower)
+        shown, asked = "", False
+        with suppress(OSError):  # the other end is closed
+            while chunk := os.read(leader, 4096):
+                shown += chunk.decode(errors="replace")
+                if not asked and "tokens/s" in shown:
+                    asked = True
+                    process.send_signal(signal.SIGINT)
+        os.close(leader)
+        assert process.wait(timeout=60) == 130
+        assert not search or search.poll() is None, "the search goes on"
+    screen = pyte.Screen(70, 60)
+    pyte.Stream(screen).feed(shown)
+    assert "tokens/s" in shown
+    assert not screen.cursor.hidden
+    assert screen.cursor.attrs == pyte.Screen(1, 1).cursor.attrs
+    assert not any("tokens/s" in line for line in screen.display)
 
 
 def test_a_run_that_is_over(workspace, autoresearch, ideas):
