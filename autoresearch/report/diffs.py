@@ -14,7 +14,7 @@ def unified(before: str, after: str, context: int = 3) -> str:
     Args:
         context: unchanged lines around each change.
     """
-    a, b = before.splitlines(), after.splitlines()
+    a, b = before.split("\n"), after.split("\n")
     head, most = 0, min(len(a), len(b))
     while head < most and a[head] == b[head]:
         head += 1

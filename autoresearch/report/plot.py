@@ -14,6 +14,7 @@ from autoresearch.report.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 NAME = "progress.png"
 NEEDED = ("matplotlib",)
@@ -28,7 +29,18 @@ _ROOM_FOR_LABELS = 0.12
 
 
 def png(trajectory: Trajectory) -> bytes:
-    """A PNG of 1600 × 800 pixels: grey discards, green keeps with what they changed, the incumbent's line.
+    """A PNG of 1600 × 800 pixels.
+
+    Raises:
+        AutoresearchError: matplotlib isn't installed.
+    """
+    stream = BytesIO()
+    figure(trajectory).savefig(stream, format="png")
+    return stream.getvalue()
+
+
+def figure(trajectory: Trajectory) -> Figure:
+    """Grey discards, green keeps with what they changed, failures at the lower edge, and the incumbent's line.
 
     Raises:
         AutoresearchError: matplotlib isn't installed.
@@ -38,22 +50,19 @@ def png(trajectory: Trajectory) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(16, 8), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    laid_out = progress(trajectory)
+    made = Figure(figsize=(16, 8), dpi=100, layout="constrained")
+    FigureCanvasAgg(made)
+    axes = made.add_subplot()
     axes.set_title(_title(trajectory), fontsize=13)
     axes.set_xlabel("experiment")
     axes.set_ylabel("val_bpb, lower is better")
     axes.grid(color="#e8e8e8")
     axes.set_axisbelow(True)
     if trajectory.rows:
-        _draw(axes, laid_out, trajectory)
+        _draw(axes, progress(trajectory), trajectory)
     else:
         axes.text(0.5, 0.5, "nothing was measured yet", ha="center", transform=axes.transAxes)
-    stream = BytesIO()
-    figure.savefig(stream, format="png")
-    return stream.getvalue()
+    return made
 
 
 def _title(trajectory: Trajectory) -> str:
@@ -101,9 +110,9 @@ def _scatter(axes: Axes, points: list[Point], label: str, **style: object) -> No
 
 def _label(axes: Axes, kept: Sequence[Point]) -> None:
     """Name the kept ones, the largest gain first, where no other label is; the baseline names itself."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None, "the axes are drawn on one"
-    figure.draw_without_rendering()  # from here on the layout stands
+    drawn = axes.get_figure(root=True)
+    assert drawn is not None, "the axes are on one"
+    drawn.draw_without_rendering()  # from here on the layout stands
     frame = axes.get_window_extent()
     taken: list[tuple[float, float]] = []
     for point in sorted(kept, key=lambda p: p.row.gain or 0.0, reverse=True):

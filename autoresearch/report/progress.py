@@ -11,7 +11,7 @@ Edge = Literal["", "top", "bottom"]
 
 _ROOM = 0.12
 """Of the gain, left below the best."""
-_MOST_ABOVE = 2.0
+_MOST_ABOVE = 3.0
 """Gains above the baseline that the scale shows at most."""
 _SHARE = 0.9
 """Of all scores that it shows where that needs less."""

@@ -237,5 +237,5 @@ def test_a_terminal_that_wants_it_plain(name, workspace, environment, long_idea)
 def test_a_closed_pipe_is_no_error(searched, environment):
     command = f"{sys.executable} -m autoresearch report | head -n 1"
     done = subprocess.run(command, shell=True, cwd=searched, env=environment, capture_output=True, text=True)
-    assert done.stdout.startswith("run ")
+    assert done.stdout.startswith("val_bpb went from ")
     assert done.stderr == ""
