@@ -117,18 +117,16 @@ def _events(count: int, chance: random.Random, sources: list[str], texts: str) -
 
 
 def _edited(source: str, chance: random.Random, texts: str) -> str:
-    """One or two constants changed, at times some lines of the body too."""
-    for _ in range(chance.choice((1, 1, 2))):
-        found = chance.choice(list(_CONSTANT.finditer(source)))
-        number = float(found[2]) * chance.choice((0.5, 0.8, 1.25, 2))
-        source = source[: found.start()] + f"{found[1]}{number:.6g}" + source[found.end() :]
-        if "." not in f"{number:.6g}":
-            source = source.replace(f"{found[1]}{number:.6g}", f"{found[1]}{number:.1f}", 1)
+    """One or two constants changed, at times a line of the body too."""
+    edited = source
+    for found in chance.sample(list(_CONSTANT.finditer(source)), chance.choice((1, 1, 2))):
+        number = float(found[2]) * chance.choice((0.5, 0.8, 1.25, 2)) or 0.1
+        edited = edited.replace(found[0], f"{found[1]}{number:.5f}", 1)
     if chance.random() < 0.3 or texts:
-        lines = source.split("\n")
+        lines = edited.split("\n")
         lines.insert(chance.randrange(len(lines) // 2, len(lines)), f"# an idea, number {chance.random()} {texts}")
-        source = "\n".join(lines)
-    return source
+        edited = "\n".join(lines)
+    return edited
 
 
 def _experiment(

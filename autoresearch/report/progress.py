@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Literal, NamedTuple
 
 from autoresearch.report.trajectory import Row, Trajectory
@@ -73,6 +74,6 @@ def _scale(trajectory: Trajectory, scored: Sequence[Row]) -> tuple[float, float]
     middle = baseline.value if baseline is not None and baseline.value is not None else values[len(values) // 2]
     spread = trajectory.spread.value if trajectory.spread else 0.0
     span = max(middle - values[0], 4 * spread, 1e-3 * abs(middle), 1e-9)
-    needed = values[int(_SHARE * (len(values) - 1))] - middle
+    needed = values[ceil(_SHARE * (len(values) - 1))] - middle
     top = middle + min(max(needed, 0.35 * span), _MOST_ABOVE * span)
     return values[0] - _ROOM * span, top + _ROOM / 2 * span
