@@ -72,16 +72,17 @@ def document(
         figures: by name.
         data: JSON that scripts read by `page.data`.
         details: JSON of which scripts read one at a time, by `page.detail(i)`: carried compressed.
-        scripts: files of `assets/` to run after page.js.
+        scripts: files of `assets/` to run after page.js; they may draw figures too, by `page.show`.
 
     Raises:
         AutoresearchError: the extra `report` isn't installed.
     """
+    scripts = list(scripts)
     code = [_asset(name) for name in ("page.js", *scripts)]
-    plotly, plotly_hash = _plotly() if figures else ("", "")
+    plotly, plotly_hash = _plotly() if figures or scripts else ("", "")
     hashes = [_source_hash(text) for text in code] + [plotly_hash] * bool(plotly)
     drawn = {name: figure._asdict() for name, figure in (figures or {}).items()}
-    return render(
+    made = render(
         "page.html",
         title=title,
         body=body,
@@ -93,6 +94,7 @@ def document(
         plotly=plotly,
         code=[_markup(text) for text in code],
     )
+    return str(made)
 
 
 def json_in_html(value: Any) -> str:

@@ -88,7 +88,8 @@ def build(saved: SavedRun) -> str:
             "elsewhere": [row.number for row in laid_out.elsewhere],
         },
     }
-    return document(f"{saved.tag} · autoresearch", body, figures, data, _details(saved, trajectory), ["report.js"])
+    scripts = ["report.js"] if trajectory.rows else []
+    return document(f"{saved.tag} · autoresearch", body, figures, data, _details(saved, trajectory), scripts)
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 // The experiments of a run: filtered and sorted in a table and on the plot, and each one alone.
 (() => {
   const rows = page.data.rows;
-  if (!rows.length) return;
 
   const CHUNK = 100; // rows of the table that are made at once
   const CURVES = ["var(--accent)", "var(--kept)", "var(--withdrawn)", "var(--failed)"];
@@ -120,7 +119,8 @@
     });
   }
   filters.addEventListener("submit", (event) => event.preventDefault());
-  filters.addEventListener("change", update);
+  // Not of the text, which changes when it loses the focus: to a row whose click would be lost with the row.
+  for (const select of [filters.outcome, filters.category]) select.addEventListener("change", update);
   let waiting = 0;
   filters.text.addEventListener("input", () => {
     clearTimeout(waiting);
