@@ -43,8 +43,9 @@ def start(environment):
         try:
             yield process
         finally:
-            process.kill()
-            process.communicate()
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
 
     return run
 
@@ -69,7 +70,7 @@ def training(workspace) -> bool:
 
 
 def test_two_watchers_see_a_search_to_its_end(slow, start):
-    with start("--max-experiments", 2, "--max-hours", 1, cwd=slow) as search:
+    with start("--max-experiments", 4, "--max-hours", 1, cwd=slow) as search:
         wait_for(lambda: decided(slow))
         with (
             start("status", "--watch", "--interval", "0.05", cwd=slow) as lines,
@@ -84,16 +85,16 @@ def test_two_watchers_see_a_search_to_its_end(slow, start):
     assert "\r" not in told
     assert "\x1b" not in told
     assert f"searched by process {search.pid}" in told
-    theirs = [line for line in output.splitlines() if line.startswith("#2")]
-    assert theirs == [line for line in told.splitlines() if line.startswith("#2")], "as the search tells it"
-    assert told.endswith("stopped: experiments done: 2 (--max-experiments)\n")
-    assert found[-1]["stop_reason"] == "experiments done: 2 (--max-experiments)"
+    theirs = [line for line in output.splitlines() if line.startswith("#4")]
+    assert theirs == [line for line in told.splitlines() if line.startswith("#4")], "as the search tells it"
+    assert told.endswith("stopped: experiments done: 4 (--max-experiments)\n")
+    assert found[-1]["stop_reason"] == "experiments done: 4 (--max-experiments)"
     assert found[-1]["progress"] is None
     steps = [line["progress"] for line in found if line["progress"] and line["progress"].get("event") == "progress"]
     assert steps, "the measurement is seen on its way"
     assert all(0 < step["progress"] <= 1 and step["loss"] > 0 and step["pid"] == search.pid for step in steps)
     assert all(one != other for one, other in pairwise(found)), "a line for each change"
-    assert {line["experiments"] for line in found} >= {1, 2}
+    assert len({line["experiments"] for line in found}) > 1
     assert not list((slow / ".autoresearch").glob("*/progress.json"))
 
 
@@ -116,14 +117,16 @@ def test_a_search_that_is_killed_is_gone(slow, start, autoresearch, left_over):
 
 
 def test_ctrl_c_leaves_the_search_alone(slow, start):
-    with start("--max-experiments", 1, cwd=slow) as search:
+    with start(cwd=slow) as search:
         wait_for(lambda: training(slow))
         with start("status", "--watch", cwd=slow) as watcher:
             watcher.stdout.readline()
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=60)
             assert watcher.returncode == 130
-        assert search.wait(timeout=60) == 0
+        before = decided(slow)
+        wait_for(lambda: decided(slow) > before)
+        assert search.poll() is None
 
 
 @pytest.mark.parametrize("what", ["search", "watch"])
