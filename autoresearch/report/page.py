@@ -24,7 +24,7 @@ from autoresearch.report.trajectory import Row, Trajectory, of_run
 NAME = "report.html"
 
 _MOST_REFUSALS = 200
-"""Told on the page, the latest ones."""
+"""Refused proposals, and rounds without one, that are told: the latest."""
 
 
 def write(saved: SavedRun, folder: Path) -> Path:
@@ -76,6 +76,7 @@ def build(saved: SavedRun) -> str:
         refused=len(history.refusals),
         outages=history.outages[-_MOST_REFUSALS:],
         show=show_command(saved.place, best.commit) if best and best.commit and saved.workspace else "",
+        most=_MOST_REFUSALS,
         dollars=dollars,
         written=datetime.now().astimezone(),
     )

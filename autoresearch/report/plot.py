@@ -24,6 +24,8 @@ _LABEL_CHARACTERS = 48
 _CHARACTER_PIXELS = 6.0
 _APART = 11
 """Pixels between labels."""
+_CROWD = 1000
+"""Discards that are drawn smaller."""
 _ROOM_FOR_LABELS = 0.12
 """Of the width, to the right of the last experiment."""
 
@@ -83,7 +85,8 @@ def _draw(axes: Axes, laid_out: Progress, trajectory: Trajectory) -> None:
     failed = [p for p in laid_out.points if p.row.failed]
     shown = {p.row.number for p in (*kept, *failed)}
     others = [p for p in laid_out.points if p.row.number not in shown]
-    _scatter(axes, [p for p in others if not p.edge], "discarded", color=_FADED, s=22)
+    size = 22 if len(others) < _CROWD else 8
+    _scatter(axes, [p for p in others if not p.edge], "discarded", color=_FADED, s=size)
     _scatter(axes, [p for p in others if p.edge], "off the scale", color=_FADED, s=26, marker="^")
     _scatter(axes, failed, "failed", color=_FAILED, s=30, marker="x", linewidths=1.2)
     if laid_out.line:

@@ -41,7 +41,7 @@ def test_numbers(run, experiment):
     )
     found = Read(saved)
     assert "val_bpb went from 2.0000 to 1.9000: a gain of 0.1000" in found.words
-    assert "1 · 2 · 1" in found.words, "kept, discarded (a withdrawn one among them), failed"
+    assert "4 experiments: 1 kept, 2 discarded, 1 failed" in found.words, "the withdrawn one is discarded"
     assert "the same again: a duplicate of 1" in found.words
     assert "no proposal for #5 (claude): outage: no answer" in found.words
     assert [row["outcome"] for row in found.rows.values()] == ["baseline", "keep", "crash", "discard", "withdrawn"]
@@ -94,7 +94,7 @@ def test_a_long_run(long_run):
     saved = long_run(700)
     found = Read(saved)
     counts = saved.history.counts
-    assert f"{counts.kept} · {counts.discarded} · {counts.failed}" in found.words
+    assert f"700 experiments: {counts.kept} kept, {counts.discarded} discarded, {counts.failed} failed" in found.words
     assert len(found.rows) == len(found.details) == 701
     for n in (1, 350, 700):
         parent = saved.history.experiments[n].parent

@@ -140,8 +140,9 @@
     return `<b>#${row.n} ${outcomeText(row)}</b>${score}${worth}${change}<br>${wrap(row.what)}${marks}${wrap(row.why)}`;
   }
 
+  const crowded = rows.length > 1000;
   const GROUPS = [
-    ["discard", "discarded", { color: "var(--discarded)", size: 6, opacity: 0.6 }],
+    ["discard", "discarded", { color: "var(--discarded)", size: crowded ? 4 : 6, opacity: 0.6 }],
     ["failure", "failed", { color: "var(--failed)", size: 7, symbol: "x-thin", line: { color: "var(--failed)", width: 1.5 } }],
     ["withdrawn", "withdrawn", { color: "var(--withdrawn)", size: 9, symbol: "diamond-open" }],
     ["keep", "kept", { color: "var(--kept)", size: 9 }],
@@ -155,7 +156,8 @@
       type: "scatter", mode: "markers", name,
       x: list.map((row) => row.n), y: at.map((point) => point.y), customdata: list.map((row) => row.n),
       text: list.map(hoverText), hovertemplate: "%{text}<extra></extra>", cliponaxis: false,
-      marker: { ...marker, symbol: at.map((point) => (point.edge === "top" ? "triangle-up" : symbol)) }, ...extra,
+      marker: { ...marker, symbol: at.map((point) => (point.edge === "top" && !symbol.endsWith("-open") ? "triangle-up" : symbol)) },
+      ...extra,
     };
   }
 
@@ -170,7 +172,7 @@
       .map(([group, name, marker]) => [name, visible.filter((row) => row.group === group), marker])
       .filter(([, list]) => list.length).map((args) => trace(...args))];
     const suspect = visible.filter((row) => row.marks.includes("suspect"));
-    const ring = { color: "var(--withdrawn)", size: 14, symbol: "circle-open" };
+    const ring = { color: "var(--withdrawn)", size: crowded ? 9 : 14, symbol: "circle-open" };
     if (suspect.length) traces.push(trace("suspect", suspect, ring, { hoverinfo: "skip", hovertemplate: null }));
     const first = rows[0].n;
     const last = rows.at(-1).n;
