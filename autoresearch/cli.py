@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from autoresearch import __version__
-from autoresearch.cli_finalize import finalize
+from autoresearch.cli_results import compare, finalize, report, status
 from autoresearch.console import (
     POSITIVE,
     Group,
@@ -23,7 +22,6 @@ from autoresearch.console import (
     print_document,
     sandbox_option,
     view_for,
-    watch_run,
 )
 from autoresearch.core.errors import AutoresearchError, BackendUnavailable, UsageError
 
@@ -41,7 +39,8 @@ def main() -> None:
     """
 
 
-main.add_command(finalize)
+for command in (status, report, compare, finalize):
+    main.add_command(command)
 
 
 @main.command()
@@ -211,92 +210,6 @@ def experiment(
         return 0 if result.status == "ok" else 1
     finally:
         view.close()
-
-
-@main.command()
-@click.option("--tag", default="", help="Run; default: the latest; with --watch, the one that is searched.")
-@click.option("--watch", is_flag=True, help="Follow the search from here until it ends; Ctrl-C leaves it alone.")
-@click.option("--interval", type=POSITIVE, default=1.0, show_default=True, help="Seconds between two looks.")
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout; with --watch, JSON Lines: one for each change.")
-@common
-def status(workspace: Path, tag: str, watch: bool, interval: float, as_json: bool, verbose: bool, debug: bool) -> None:
-    """Where a run stands; also while it searches.
-
-    \b
-    Example: autoresearch status --json
-             autoresearch status --watch
-    """
-    from autoresearch.core.runs import load
-    from autoresearch.report import summary
-
-    if watch:
-        watch_run(workspace, tag, interval, verbose, as_json)
-        return
-    saved = load(workspace, tag)
-    if as_json:
-        print_document(summary.status(saved))
-    else:
-        click.echo(summary.status_text(saved))
-
-
-@main.command()
-@click.option("--tag", default="", help="Run; default: the latest.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="The page; default: beside the journal.")
-@click.option(
-    "--png", type=click.Path(path_type=Path, dir_okay=False), help="The picture; default: beside the journal."
-)
-@json_option
-@common
-def report(
-    workspace: Path, tag: str, html: Path | None, png: Path | None, verbose: bool, debug: bool, as_json: bool
-) -> None:
-    """What a run found: a text, the conclusion first, an HTML page and a picture of its progress.
-
-    \b
-    Example: autoresearch report --tag nov30
-             autoresearch report --html ~/nov30.html
-    """
-    from autoresearch.core.runs import load
-    from autoresearch.report import publish, summary
-
-    saved = load(workspace, tag)
-    if as_json:
-        print_document(summary.report(saved))
-    else:
-        click.echo(summary.report_text(saved))
-    for line in publish.publish(saved, html, png, defaults=not as_json):
-        click.echo(line, err=as_json)
-
-
-@main.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page too.")
-@json_option
-@common
-def compare(
-    workspace: Path, runs: tuple[str, ...], html: Path | None, verbose: bool, debug: bool, as_json: bool
-) -> None:
-    """Searches side by side; of one alone, what it gained and by what.
-
-    A RUN is a workspace, a tag of this one, a journal.jsonl or a results.tsv, also of another tool. Scores are ranked
-    where they were measured alike; everything else is compared relative to each search's own baseline.
-
-    \b
-    Example: autoresearch compare nov30 ../macbook/lab h100/results.tsv --html compare.html
-    """
-    from autoresearch.report import compare as comparison
-    from autoresearch.report import compare_text, tables
-
-    found = comparison.document([tables.read(name, workspace) for name in runs])
-    if as_json:
-        print_document(found)
-    else:
-        compare_text.show(compare_text.sections(found), sys.stdout)
-    if html is not None:
-        from autoresearch.report import compare_page
-
-        compare_page.write(found, html)
-        click.echo(f"page: {html.resolve()}", err=as_json)
 
 
 @main.command()

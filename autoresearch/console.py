@@ -47,7 +47,9 @@ class Group(click.Group):
         except click.ClickException as error:
             context = getattr(error, "ctx", None)
             asked = context.command_path if context is not None else "autoresearch"
-            _complain(error.format_message(), f"{asked} --help says what it takes", debug)
+            late = [word for word in sys.argv[2:] if word in self.commands and sys.argv[1].startswith("-")]
+            hint = f"a command comes first: autoresearch {late[0]} …" if late else f"{asked} --help says what it takes"
+            _complain(error.format_message(), hint, debug)
             sys.exit(2)
         except (KeyboardInterrupt, click.Abort):
             print("interrupted; run the same command again to go on", file=sys.stderr)

@@ -24,6 +24,7 @@ def complaint(done, code: int) -> tuple[str, str]:
         (["--agent", "optimiser"], "no agent 'optimiser'", "did you mean 'optimizer'?"),
         (["--max-experimens", "3"], "No such option '--max-experimens'", "autoresearch run --help"),
         (["statu"], "No such command 'statu'", "autoresearch --help"),
+        (["--workspace", ".", "report"], "unexpected extra argument (report)", "a command comes first"),
         (["--max-experiments", "0"], "'--max-experiments'", "autoresearch run --help"),
         (["experiment", "--seed", "-1"], "'--seed'", "autoresearch experiment --help"),
         (["--max-cost", "0"], "'--max-cost'", "autoresearch run --help"),
