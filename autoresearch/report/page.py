@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from autoresearch.core.amounts import dollars
 from autoresearch.core.contract import Result
@@ -172,11 +174,14 @@ def _result(result: Result, test_bpb: float | None) -> dict[str, Any]:
         "mfu": _rounded(result.mfu, 4),
         "seed": result.seed,
         "key": result.comparability_key,
-        "curve": [
-            [round(share, 3) for share, _ in result.loss_curve],
-            [round(loss, 4) for _, loss in result.loss_curve],
-        ],
+        "curve": _columns(result.loss_curve),
     }
+
+
+def _columns(curve: Sequence[tuple[float, float]]) -> list[list[float]]:
+    """Progress, and loss in nats; rounded by NumPy, since a long run has a million of these numbers."""
+    columns: list[list[float]] = np.round(np.array(curve, float).reshape(-1, 2).T, 4).tolist()
+    return columns
 
 
 def _scatter(name: str, x: list[Any], y: list[Any], colour: str, **more: Any) -> dict[str, Any]:
