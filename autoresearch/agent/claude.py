@@ -188,7 +188,7 @@ class _Conversation:
         if self._failures:
             facts["given_back"] = self._failures
         return Proposal(
-            source=self._desk.source,
+            source=self._desk.result,
             hypothesis=submission.hypothesis,
             category=submission.category,
             expected_bpb=submission.expected_bpb,

@@ -17,6 +17,7 @@ from autoresearch.agent.proposer import Context, Trial
 from autoresearch.agent.quoting import RULE, quoted
 from autoresearch.core.amounts import dollars
 from autoresearch.core.candidate import STANDARD_IMPORTS
+from autoresearch.core.line_ends import with_newlines
 from autoresearch.core.process import one_line
 from autoresearch.core.registry import facts, names
 from autoresearch.core.workspace import TRAIN
@@ -71,7 +72,7 @@ def prompt_of(context: Context, name: str) -> dict[str, list[dict[str, Any]]]:
 
 def _first_message(context: Context, name: str) -> list[dict[str, Any]]:
     mending = is_mending(context, name)
-    source = context.mend_source if mending else context.incumbent_source
+    source = with_newlines(context.mend_source if mending else context.incumbent_source)
     origin = "the candidate that crashed" if mending else f"of experiment {context.incumbent.number}, the incumbent"
     file = f"# {TRAIN}, which your edits start from\n\n{quoted(f'{TRAIN}, {origin}', source)}"
     asked = [digest(context)]

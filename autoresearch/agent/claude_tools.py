@@ -16,6 +16,7 @@ from autoresearch.agent.proposer import Context, Trial
 from autoresearch.agent.quoting import head, quoted
 from autoresearch.agent.reader import Reader
 from autoresearch.core.contract import Verdict
+from autoresearch.core.line_ends import as_in, with_newlines
 from autoresearch.core.process import one_line
 from autoresearch.core.workspace import TRAIN
 
@@ -119,14 +120,19 @@ class Desk:
     """
 
     def __init__(self, source: str, context: Context, reader: Reader | None) -> None:
-        self.source = source
+        self.source = with_newlines(source)
         self.submission: Submission | None = None
-        self._first, self._context, self._reader = source, context, reader
+        self._original, self._context, self._reader = source, context, reader
         self._broken = False
 
     @property
+    def result(self) -> str:
+        """The file as it is now, with the line ends that it had at first."""
+        return as_in(self._original, self.source)
+
+    @property
     def edited(self) -> bool:
-        return self.source not in (self._first, self._context.incumbent_source)
+        return self.result not in (self._original, self._context.incumbent_source)
 
     def begin_answer(self) -> None:
         """Another answer of the model begins: failures of the one before it has seen."""
@@ -154,6 +160,7 @@ class Desk:
         return Reply(quoted(f"{TRAIN}, lines {first} to {last} of {len(lines)}", head(text, VIEW_BYTES)))
 
     def _str_replace(self, old_str: str, new_str: str, path: str = TRAIN) -> Reply:
+        old_str, new_str = as_in(self.source, old_str), as_in(self.source, new_str)
         if not old_str:
             return _wrong("old_str is empty: name the text that is to be replaced", repair=True)
         if old_str == new_str:

@@ -20,6 +20,7 @@ from autoresearch.agent.scratch import Scratch, environment, scratch_of
 from autoresearch.agent.watched import Bounds, Ended, NotStarted, run_watched
 from autoresearch.core import agent_settings
 from autoresearch.core.errors import UsageError
+from autoresearch.core.line_ends import as_in
 from autoresearch.core.process import one_line, without_secrets
 from autoresearch.core.workspace import TRAIN
 
@@ -157,11 +158,13 @@ class Command:
             RoundFailed: nothing was changed.
         """
         hypothesis, category = _hypothesis(scratch.folder / HYPOTHESIS, told.text)
+        before = scratch.files[TRAIN].decode()
         source, problem = scratch.source()
+        source = as_in(before, source)  # editors change line ends in passing
         if strays := scratch.strays():
             more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
             problem = f"only {TRAIN} may be changed; the command also changed {_public(', '.join(strays[:3]))}{more}"
-        elif not problem and source == scratch.files[TRAIN].decode():
+        elif not problem and source == before:
             raise RoundFailed("no edit", f"{self._line.name} left {TRAIN} as it was; it said: {hypothesis[:_TAIL]}")
         elif source != without_secrets(source):
             problem = f"{TRAIN} holds a key, or the value of a variable that is named like one"

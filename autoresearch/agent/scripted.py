@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from autoresearch.agent.proposer import Context, Proposal
 from autoresearch.core.errors import UsageError
+from autoresearch.core.line_ends import as_in, with_newlines
 
 _HYPOTHESIS = re.compile(r"^#\s*hypothesis:[ \t]*(\S.*?)\s*$", re.MULTILINE)
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -72,11 +73,15 @@ def apply_patch(source: str, patch: str) -> str:
     """Apply a unified diff of one file exactly: every context line must match.
 
     A hunk that isn't found at its line is looked for elsewhere, and taken where its lines occur once. A missing
-    newline at the end of the file stays as it is.
+    newline at the end of the file stays as it is, and so do line ends, whatever those of the patch are.
 
     Raises:
         PatchError: says which hunk doesn't fit, and why.
     """
+    return as_in(source, _applied(with_newlines(source), as_in(with_newlines(source), patch)))
+
+
+def _applied(source: str, patch: str) -> str:
     lines = patch.split("\n")
     targets = [
         line[4:].split("\t")[0]
