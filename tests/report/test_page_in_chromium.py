@@ -134,7 +134,8 @@ def test_numbers(open_page, searched):
     assert found.text(".conclusion").startswith("val_bpb went from 2.0000 to 1.9000: a gain of 0.1000 ± 0.0")
     assert found.rows == [0, 1, 2, 3, 4, 5]
     assert found.points == {
-        "baseline": [0], "kept": [1], "failed": [2], "discarded": [3, 4], "withdrawn": [5], "suspect": [3]
+        "baseline": [0], "kept": [1], "failed": [2], "discarded": [4], "near miss": [3],
+        "withdrawn": [5], "suspect": [3],
     }  # fmt: skip
     cells = found.tab.eval_on_selector_all("tr[data-n='1'] td", "all => all.map(cell => cell.textContent)")
     assert cells[:6] == ["1", "keep", "1.9000", "−0.1000", "idea 1", "size"]
@@ -142,7 +143,7 @@ def test_numbers(open_page, searched):
     low, high = found.tab.evaluate("document.getElementById('progress')._fullLayout.yaxis.range")
     assert 1.7 < low < 1.85 and 2 < high < 2.5, "a score of 9 doesn't flatten the others"
     symbols = dict(found.tab.evaluate("document.getElementById('progress').data.map(t => [t.name, t.marker?.symbol])"))
-    assert symbols["discarded"] == ["circle", "triangle-up"]
+    assert symbols["discarded"] == ["triangle-up"] and symbols["near miss"] == ["diamond"]
     assert found.text("#categories tbody tr:first-child").split()[:2] == ["size", "0.1000"]
 
 
@@ -150,7 +151,7 @@ def test_filters(open_page, searched):
     found = open_page(searched)
     found.tab.select_option("[name=outcome]", "discard")
     found.becomes([3, 4], of=6)
-    assert found.points == {"discarded": [3, 4], "suspect": [3]}
+    assert found.points == {"discarded": [4], "near miss": [3], "suspect": [3]}
     found.tab.select_option("[name=category]", "batch")
     found.becomes([4], of=6)
     found.tab.select_option("[name=outcome]", "")
@@ -205,7 +206,7 @@ def test_one_experiment(open_page, long_run):
 def test_hover_and_click_on_the_plot(open_page, searched):
     found = open_page(searched)
     found.drawn()
-    kept = found.tab.locator("#progress .scatterlayer .trace").filter(has=found.tab.locator(".points path")).nth(3)
+    kept = found.tab.locator("#progress .scatterlayer .trace").filter(has=found.tab.locator(".points path")).nth(4)
     box = kept.locator("path.point").first.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     found.tab.mouse.move(x, y)

@@ -41,7 +41,8 @@
   for (const name of [...new Set(rows.map((row) => row.category))].sort()) {
     filters.category.append(make("option", { value: name }, name));
   }
-  const texts = rows.map((row) => [row.what, row.why, row.category, row.proposer, row.outcome].join("\n").toLowerCase());
+  const texts = rows.map((row) =>
+    [row.what, row.why, row.category, row.proposer, row.outcome].join("\n").toLowerCase());
 
   function chosen() {
     const [, test] = OUTCOMES[filters.outcome.value] ?? ["", () => true];
@@ -143,20 +144,25 @@
   const crowded = rows.length > 1000;
   const GROUPS = [
     ["discard", "discarded", { color: "var(--discarded)", size: crowded ? 4 : 6, opacity: 0.6 }],
-    ["failure", "failed", { color: "var(--failed)", size: 7, symbol: "x-thin", line: { color: "var(--failed)", width: 1.5 } }],
+    ["near", "near miss", { color: "var(--accent)", size: 7, symbol: "diamond" }],
+    ["failure", "failed",
+      { color: "var(--failed)", size: 7, symbol: "x-thin", line: { color: "var(--failed)", width: 1.5 } }],
     ["withdrawn", "withdrawn", { color: "var(--withdrawn)", size: 9, symbol: "diamond-open" }],
     ["keep", "kept", { color: "var(--kept)", size: 9 }],
     ["baseline", "baseline", { color: "var(--kept)", size: 10, symbol: "square" }],
   ];
 
+  const kind = (row) => (row.marks.includes("near miss") ? "near" : row.group);
+
   function trace(name, list, marker, extra = {}) {
     const at = list.map((row) => points.get(row.n));
     const symbol = marker.symbol ?? "circle";
+    const open = symbol.endsWith("-open"); // around what is drawn besides
     return {
       type: "scatter", mode: "markers", name,
       x: list.map((row) => row.n), y: at.map((point) => point.y), customdata: list.map((row) => row.n),
       text: list.map(hoverText), hovertemplate: "%{text}<extra></extra>", cliponaxis: false,
-      marker: { ...marker, symbol: at.map((point) => (point.edge === "top" && !symbol.endsWith("-open") ? "triangle-up" : symbol)) },
+      marker: { ...marker, symbol: at.map((point) => (point.edge === "top" && !open ? "triangle-up" : symbol)) },
       ...extra,
     };
   }
@@ -169,7 +175,7 @@
       line: { shape: "hv", color: "var(--kept)", width: 2 }, hoverinfo: "skip",
     };
     const traces = [incumbent, ...GROUPS
-      .map(([group, name, marker]) => [name, visible.filter((row) => row.group === group), marker])
+      .map(([group, name, marker]) => [name, visible.filter((row) => kind(row) === group), marker])
       .filter(([, list]) => list.length).map((args) => trace(...args))];
     const suspect = visible.filter((row) => row.marks.includes("suspect"));
     const ring = { color: "var(--withdrawn)", size: crowded ? 9 : 14, symbol: "circle-open" };
@@ -179,9 +185,11 @@
     const pad = Math.max(0.5, (last - first) * 0.02);
     // Measured under another key: these have no place on this scale.
     const away = elsewhere.length ? [{
-      type: "rect", xref: "x", yref: "paper", x0: Math.min(...elsewhere) - 0.5, x1: Math.max(...elsewhere) + 0.5, y0: 0, y1: 1,
+      type: "rect", xref: "x", x0: elsewhere[0] - 0.5, x1: elsewhere.at(-1) + 0.5, yref: "paper", y0: 0, y1: 1,
       fillcolor: "var(--raised)", line: { width: 0 }, layer: "below",
-      label: { text: "another key: not comparable", font: { color: "var(--muted)", size: 11 }, textposition: "top center" },
+      label: {
+        text: "another key: not comparable", font: { color: "var(--muted)", size: 11 }, textposition: "top center",
+      },
     }] : [];
     const layout = {
       xaxis: { title: { text: "experiment" }, range: [first - pad, last + pad] },
@@ -229,39 +237,55 @@
       hovertemplate: "%{x:.0f} %: %{y:.3f}<extra></extra>",
     })).filter((trace) => trace.x.length);
     const layout = {
-      xaxis: { title: { text: "of the training time" }, ticksuffix: " %" }, yaxis: { title: { text: "training loss, nats" } },
+      xaxis: { title: { text: "of the training time" }, ticksuffix: " %" },
+      yaxis: { title: { text: "training loss, nats" } },
       showlegend: traces.length > 1, paper_bgcolor: "var(--ground)",
     };
     return traces.length ? { traces, layout } : null;
   }
 
-  async function open(n) {
+  function scores(row) {
+    const score = row.score === null ? "" : ` · ${bpb(row.score)} bpb`;
+    const gain = row.gain === null ? "" : ` (${signed(row.gain)})`;
+    const fresh = `${row.of} fresh measurement${row.of === 1 ? "" : "s"}`;
+    const moved = row.value !== null && row.value !== row.score;
+    return [score, gain, moved ? ` · worth ${bpb(row.value)} by now, ${fresh}` : ""];
+  }
+
+  function origin(row, detail) {
+    const cost = row.cost ? `$${row.cost.toFixed(3)}` : "";
+    return [row.category, row.proposer, detail.commit.slice(0, 10), cost].filter(Boolean).join(" · ");
+  }
+
+  function change(detail) {
+    if (detail.parent === null) return [];
+    const head = make("h3", {}, "change against ", make("a", { href: `#${detail.parent}` }, `#${detail.parent}`));
+    if (detail.diff) return [head, diff(detail.diff)];
+    const why = detail.diff === null ? "Its repository was not at hand." : "No line differs.";
+    return [head, make("p", { class: "muted" }, why)];
+  }
+
+  async function show(n) {
     const { row, index } = byNumber.get(n);
     const detail = await page.detail(index);
     const figure = curves(detail.results);
     const place = figure && make("div", { class: "figure low" });
-    const parent = detail.parent === null ? null : make("a", { href: `#${detail.parent}` }, `#${detail.parent}`);
-    const step = (by) => rows[index + by]
-      ? make("a", { href: `#${rows[index + by].n}`, class: "step", "aria-label": by < 0 ? "previous" : "next" }, by < 0 ? "←" : "→")
-      : "";
+    const step = (by, sign, name) => rows[index + by]
+      ? make("a", { href: `#${rows[index + by].n}`, class: "step", "aria-label": name }, sign) : null;
     const close = make("button", { type: "button", "aria-label": "close" }, "✕");
     close.addEventListener("click", () => dialog.close());
-    const score = row.score === null ? "" : ` · ${bpb(row.score)} bpb`;
-    const worth = row.value === null || row.value === row.score
-      ? "" : ` · worth ${bpb(row.value)} by now, ${row.of} fresh measurement${row.of === 1 ? "" : "s"}`;
     find("experiment-body").replaceChildren(
-      make("nav", {}, step(-1), step(1), close),
+      make("nav", {}, step(-1, "←", "previous"), step(1, "→", "next"), close),
       make("h2", { id: "experiment-title" }, `#${row.n} ${row.what}`),
-      make("p", {}, make("span", { class: row.group }, outcomeText(row)), score, row.gain === null ? "" : ` (${signed(row.gain)})`, worth),
+      make("p", {}, make("span", { class: row.group }, outcomeText(row)), ...scores(row)),
       make("p", {}, row.why),
-      row.marks.length ? make("p", {}, ...row.marks.map((mark) => make("span", { class: "mark" }, mark))) : "",
-      make("p", { class: "muted" }, [row.category, row.proposer, detail.commit.slice(0, 10), row.cost ? `$${row.cost.toFixed(3)}` : ""]
-        .filter(Boolean).join(" · ")),
-      ...(parent ? [make("h3", {}, "change against ", parent), detail.diff === null
-        ? make("p", { class: "muted" }, "Its repository was not at hand.") : detail.diff ? diff(detail.diff) : make("p", {}, "No line differs.")] : []),
+      make("p", {}, ...row.marks.map((mark) => make("span", { class: "mark" }, mark))),
+      make("p", { class: "muted" }, origin(row, detail)),
+      ...change(detail),
       ...(detail.results.length ? [make("h3", {}, "measurements"), measurements(detail.results)] : []),
       ...(place ? [make("h3", {}, "loss"), place] : []),
-      ...(detail.log ? [make("h3", {}, "end of the log"), make("pre", { class: "log", tabindex: 0 }, detail.log)] : []));
+      ...(detail.log ? [make("h3", {}, "end of the log"), make("pre", { class: "log", tabindex: 0 }, detail.log)] : []),
+    );
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
     if (place) page.show(place, figure);
@@ -273,7 +297,7 @@
   });
   function follow() {
     const number = Number(location.hash.slice(1) || NaN);
-    if (byNumber.has(number)) open(number);
+    if (byNumber.has(number)) show(number);
     else if (dialog.open) dialog.close();
   }
   window.addEventListener("hashchange", follow);
