@@ -35,6 +35,13 @@ class Group(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # here, since click would make a failure of it
+            _discard_output()
+            sys.exit(INTERRUPTED)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         debug = "--debug" in sys.argv
         _open_standard_streams()
@@ -54,9 +61,6 @@ class Group(click.Group):
         except (KeyboardInterrupt, click.Abort):
             print("interrupted; run the same command again to go on", file=sys.stderr)
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(1)
         except Exception as error:
             _complain(f"{type(error).__name__}: {error}", "run it again with --debug for the traceback", debug)
             sys.exit(1)
@@ -69,6 +73,13 @@ def _open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def _discard_output() -> None:
+    """What is still to be written has no reader; at its end Python would complain about it."""
+    with Path(os.devnull).open("w") as nowhere:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _complain(message: str, hint: str, debug: bool) -> None:

@@ -47,7 +47,7 @@ def search(
 
     Raises:
         AutoresearchError: the baseline fails, or the machine does.
-        KeyboardInterrupt: after the stop was recorded.
+        KeyboardInterrupt, BrokenPipeError: after the stop was recorded; nobody reads what the view writes.
     """
     reason = "a defect of autoresearch"
     try:
@@ -62,6 +62,9 @@ def search(
         raise
     except KeyboardInterrupt:
         reason = "interrupted"
+        raise
+    except BrokenPipeError:  # of the view: every other pipe is looked after where it is
+        reason = "the output was closed"
         raise
     finally:
         lab.log("stopped", reason=reason)

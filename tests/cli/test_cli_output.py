@@ -239,3 +239,15 @@ def test_a_closed_pipe_is_no_error(searched, environment):
     done = subprocess.run(command, shell=True, cwd=searched, env=environment, capture_output=True, text=True)
     assert done.stdout.startswith("val_bpb went from ")
     assert done.stderr == ""
+
+
+def test_a_search_whose_output_is_closed_stops_and_goes_on_later(workspace, environment, autoresearch, journal):
+    command = f"{sys.executable} -m autoresearch --max-experiments 3 | sed '/^#0/q'"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=workspace, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+    stopped = [event["reason"] for event in journal(workspace) if event["event"] == "stopped"]
+    assert stopped == ["the output was closed"]
+    assert autoresearch("--max-experiments", 3, cwd=workspace).returncode == 0
+    assert [event["n"] for event in journal(workspace) if event["event"] == "decided"] == [0, 1, 2, 3]
