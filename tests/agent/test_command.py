@@ -373,7 +373,7 @@ def test_under_a_cap_nothing_is_called_that_could_exceed_it(command, tmp_path, p
     made = command(f"{EDIT}\nopen({str(calls)!r}, 'a').write('x')", book)
     made.propose(CONTEXT)
     made.propose(CONTEXT)
-    with pytest.raises(CostCapReached, match=r"0\.1000 are left"):
+    with pytest.raises(CostCapReached, match=r"\$0\.10 is left"):
         made.propose(CONTEXT)
     assert calls.read_text() == "xx"
     assert book.history.cost_usd == 0.5
