@@ -187,8 +187,8 @@ def _result(chain: Sequence[Row], gain: Interval | None, audit: Mapping[str, Any
 def _kept(chain: Sequence[Row], commits: Sequence[str]) -> list[str]:
     names = [f"{commit[:10]}, " for commit in commits] or [""] * (len(chain) - 1)
     return [
-        f"1. {_plain(row.description)} ({name}experiment {row.number}): {_plain(_change(before, row))}"
-        for (before, row), name in zip(pairwise(chain), names, strict=True)
+        f"{place}. {_plain(row.description)} ({name}experiment {row.number}): {_plain(_change(before, row))}"
+        for place, ((before, row), name) in enumerate(zip(pairwise(chain), names, strict=True), start=1)
     ]
 
 

@@ -146,7 +146,7 @@ def test_the_text_tells_the_result_what_was_kept_and_what_failed(run):
     # t with 4 degrees of freedom times 0.01 · √(1/2 + 1/2).
     assert "Gain of the search: 0.9000 bpb (45.00 %), 95 % interval 0.8722 to 0.9278, from its own scores" in text
     assert "Not audited" in text
-    assert f"1. depth 7 ({found['commits'][2]['commit'][:10]}, experiment 7): val\\_bpb 1.8000 → 1.3000" in text
+    assert f"3. depth 7 ({found['commits'][2]['commit'][:10]}, experiment 7): val\\_bpb 1.8000 → 1.3000" in text
     parts = text.split("\n## ")
     titles = [part.splitlines()[0] for part in parts[1:]]
     assert titles == [
