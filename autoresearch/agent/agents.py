@@ -21,6 +21,7 @@ from autoresearch.agent.scripted import Scripted
 from autoresearch.agent.stop import Stops
 from autoresearch.core.agent_settings import Caps
 from autoresearch.core.errors import UsageError, did_you_mean
+from autoresearch.core.extras import install_hint
 from autoresearch.core.process import without_secrets
 from autoresearch.core.task import Settings
 
@@ -30,7 +31,7 @@ COMMANDS = ("claude", "codex")
 CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
 """Any of them in the environment, and `auto` is Claude; a server of one's own may need no key."""
 _MORE_CREDENTIALS = ("ANTHROPIC_PROFILE", "ANTHROPIC_FEDERATION_RULE_ID")
-INSTALL = "pip install 'autoresearch[claude]'"
+INSTALL = install_hint("claude")
 _KINDS = frozenset(name.partition(":")[0] for name in NAMES)
 _ARGUMENTS = ("command", "replay", "script")
 """Kinds that are followed by a colon and more."""

@@ -22,6 +22,7 @@ from autoresearch.agent.prices import Prices
 from autoresearch.agent.proposer import RoundFailed
 from autoresearch.core.agent_settings import Outages
 from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.extras import install_hint
 from autoresearch.core.process import one_line
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ MOST_BYTES = 32 * 2**20
 """Of an answer."""
 TURN_TOKENS = 100
 """More than what it adds to a message: its role, and where it ends."""
-_INSTALL = "install it: pip install 'autoresearch[claude]'"
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
 """Errors of the SDK's transport that come before a byte of the request is on its way."""
 
@@ -202,7 +202,9 @@ class ClaudeClient:
         try:
             import anthropic
         except ImportError as error:
-            raise AutoresearchError(f"the agent claude needs the anthropic SDK: {error}", _INSTALL) from error
+            raise AutoresearchError(
+                f"the agent claude needs the anthropic SDK: {error}", install_hint("claude")
+            ) from error
         # A server of one's own may need no key, but the SDK insists on one.
         dummy = "none" if os.environ.get("ANTHROPIC_BASE_URL") and not _credentials() else None
         try:

@@ -15,7 +15,7 @@ from autoresearch.agent.folder import PROGRAM, create_workspace, find_workspace
 from autoresearch.agent.isolation import changed, choose_sandbox
 from autoresearch.agent.lab import Run
 from autoresearch.core import measure, noise, registry
-from autoresearch.core.amounts import dollars
+from autoresearch.core.amounts import dollars, flops
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
@@ -113,7 +113,8 @@ def settings_for(
     if why := info.reasons.get("platform"):
         view.note(why)
     for name, why in info.reasons.items():
-        view.detail(f"{name} {getattr(info, name, '')}: {why}")
+        value = flops(info.peak_flops) if name == "peak_flops" else getattr(info, name, "")
+        view.detail(f"{name.replace('_', ' ')} {value}: {why}")
     settings = load_settings(preset, toml, {**options, "preset": preset, "backend": backend, "device": device})
     return settings, info
 

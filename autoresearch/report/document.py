@@ -19,12 +19,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoresearch.core.errors import AutoresearchError
+from autoresearch.core.extras import install_hint
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-INSTALL_HINT = "pip install 'autoresearch[report]', or in a clone: pip install -e '.[report]'"
+INSTALL_HINT = install_hint("report")
 
 NEEDED = ("jinja2", "plotly")
 

@@ -40,5 +40,5 @@ def publish(run: SavedRun, html: Path | None, png: Path | None, defaults: bool) 
         write_atomic(path, make())
         lines.append(f"{kind}: {path.resolve()}")
     if absent:
-        lines.append(f"no {' and no '.join(absent)}: they need {INSTALL_HINT}")
+        lines.append(f"no {' and no '.join(absent)}: {INSTALL_HINT}")
     return lines

@@ -97,9 +97,7 @@ def test_auto_says_how_to_install_what_a_key_is_for(without_sdk, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     parts, (note,) = choose("auto")
     assert parts == (Part("optimizer"),)
-    assert (
-        "ANTHROPIC_API_KEY is set, but the anthropic SDK isn't installed (pip install 'autoresearch[claude]')" in note
-    )
+    assert "ANTHROPIC_API_KEY is set, but the anthropic SDK isn't installed (in the clone" in note
 
 
 def test_auto_names_the_coding_agents_that_are_here(tmp_path):
@@ -123,7 +121,7 @@ def test_a_key_and_the_sdk_are_asked_for_before_anything_starts(asked, monkeypat
     request.getfixturevalue("without_sdk")
     with pytest.raises(UsageError, match="needs the anthropic SDK") as caught:
         check_ready(settings, tmp_path)
-    assert caught.value.hint == "pip install 'autoresearch[claude]'"
+    assert caught.value.hint == "in the clone of autoresearch: pip install '.[claude]'"
     check_ready(SETTINGS, tmp_path)
 
 

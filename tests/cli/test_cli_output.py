@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from autoresearch.core.registry import facts
+
 STATUS = (
     "tag backend device comparability_key experiments measurements kept discarded failed baseline best "
     "incumbent_commit cost_usd stop_reason"
@@ -70,6 +72,7 @@ def test_doctor(workspace, autoresearch):
     assert {"dtype", "attention", "compile", "peak_flops"} <= set(null["device"]["reasons"])
     for entry in found["backends"].values():
         assert entry["usable"] or (entry["problem"] and entry["hint"])
+        assert not (entry["usable"] and "on_processor" in entry)
     search = found["search"]
     assert search["backend"] is None or search["device"] == "cpu" or found["backends"][search["backend"]]["usable"]
     assert (found["agents"]["key"], found["agents"]["anthropic"] is not None) == (None, True)
@@ -79,6 +82,10 @@ def test_doctor(workspace, autoresearch):
     assert "null (NumPy bigram): usable, on " in text
     assert "  dtype      float32: NumPy" in text
     assert f"a search would use: {search['reason']}" in text
+    if search["device"] == "cpu":  # then no line says that this backend can't be used
+        title = f"{search['backend']} ({facts(search['backend']).TITLE})"
+        assert f"{title}: usable on the processor only: " in text
+        assert found["backends"][search["backend"]]["on_processor"]["device"]["platform"] == "cpu"
     sandbox = found["sandbox"]
     assert sandbox["reason"] if sandbox["usable"] else sandbox["problem"]
     assert f"sandbox: {'usable: ' if sandbox['usable'] else 'not usable: '}" in text

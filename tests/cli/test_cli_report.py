@@ -52,10 +52,12 @@ def test_without_the_extra(searched, autoresearch, tmp_path):
     done = autoresearch("report", cwd=searched, env=bare)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("val_bpb went from ")
-    assert "no page and no picture: they need pip install 'autoresearch[report]'" in done.stdout.splitlines()[-1]
+    assert (
+        "no page and no picture: in the clone of autoresearch: pip install '.[report]'" in done.stdout.splitlines()[-1]
+    )
     asked = autoresearch("report", "--html", tmp_path / "x.html", cwd=searched, env=bare)
     assert asked.returncode == 1
-    assert "the page needs jinja2 and plotly" in asked.stderr and "autoresearch[report]" in asked.stderr
+    assert "the page needs jinja2 and plotly" in asked.stderr and "pip install '.[report]'" in asked.stderr
     assert not (tmp_path / "x.html").exists()
 
 

@@ -1,8 +1,8 @@
-"""Dollars in every place where a person reads them."""
+"""Amounts in every place where a person reads them."""
 
 import pytest
 
-from autoresearch.core.amounts import dollars
+from autoresearch.core.amounts import dollars, flops
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,17 @@ from autoresearch.core.amounts import dollars
 def test_dollars(usd, text):
     assert dollars(usd) == text
     assert len(text) <= 23
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (None, "unknown"),
+        (0.0, "unknown"),
+        (9.895e14, "990 TFLOP/s"),
+        (1.979e15, "1.98 PFLOP/s"),
+        (2.11e11, "211 GFLOP/s"),
+    ],
+)
+def test_flops(rate, text):
+    assert flops(rate) == text

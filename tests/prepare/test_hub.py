@@ -315,7 +315,7 @@ def test_without_huggingface_hub_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(HubUnavailable, match="isn't installed") as raised:
         resolve_pins(tmp_path, REPO, ["0.parquet"])
-    assert "autoresearch[hub]" in raised.value.hint
+    assert "pip install '.[hub]'" in raised.value.hint
 
 
 def test_a_reachable_hub_is_used_and_nothing_is_said(server, tmp_path, caplog):

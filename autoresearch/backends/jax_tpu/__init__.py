@@ -8,7 +8,7 @@ from pathlib import Path
 from autoresearch.backends.hardware import usable_cores
 
 TITLE = "JAX (TPU, GPU, CPU)"
-INSTALL_HINT = "pip install 'autoresearch[jax]'"
+INSTALL_HINT = "in the clone of autoresearch: pip install '.[jax]'"
 RANK: int | None = 30
 BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"jax", "numpy"})

@@ -7,7 +7,7 @@ from pathlib import Path
 from autoresearch.backends.hardware import KEEP_FREED_MEMORY
 
 TITLE = "Apple MLX"
-INSTALL_HINT = "pip install 'autoresearch[mlx]'"
+INSTALL_HINT = "in the clone of autoresearch: pip install '.[mlx]'"
 RANK: int | None = 20
 BASELINE = Path(__file__).parent / "train.py"
 ALLOWED_IMPORTS = frozenset({"mlx", "numpy"})

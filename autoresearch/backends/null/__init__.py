@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TITLE = "NumPy bigram"
-INSTALL_HINT = "NumPy comes with autoresearch; reinstall it: pip install autoresearch"
+INSTALL_HINT = "NumPy comes with autoresearch; reinstall it in the clone of autoresearch: pip install ."
 RANK = None
 BASELINE = Path(__file__).with_name("train.py")
 ALLOWED_IMPORTS = frozenset({"numpy"})
