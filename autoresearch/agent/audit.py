@@ -19,12 +19,12 @@ from autoresearch.agent.lab import Run
 from autoresearch.core import noise
 from autoresearch.core.audits import Audits, Subject, next_arm
 from autoresearch.core.awake import kept_awake
-from autoresearch.core.errors import AutoresearchError, UsageError
+from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.executor import Request
 from autoresearch.core.journal import Journal
 from autoresearch.core.process import kill_marked
 from autoresearch.core.records import Record
-from autoresearch.core.runs import history_of
+from autoresearch.core.runs import history_of, locate
 from autoresearch.core.suspect import suspicion
 from autoresearch.core.view import View
 from autoresearch.prepare.other_text import rows_of_text
@@ -60,12 +60,8 @@ def audit(
         DataError: the text can't be used; see also `open_run`.
         AutoresearchError: a measurement failed twice in a row. What was measured is kept.
     """
-    workspace = folder.open_workspace(directory)
-    tags = workspace.tags()
-    if not tags or (tag and tag not in tags):
-        problem = f"no run {tag!r}" if tag else "no run yet"
-        raise UsageError(f"{problem} in {workspace.directory}", "runs: " + (", ".join(tags) or "none; autoresearch"))
-    tag = tag or tags[-1]
+    folder.open_workspace(directory)  # what is wrong with a folder that is none
+    workspace, tag = locate(directory, tag)
     incumbent = history_of(workspace, tag).incumbent
     if incumbent is not None and incumbent.number == 0:
         return tag, None

@@ -18,7 +18,7 @@ _AGENTS = """\
 # agent = "claude"         # who proposes: auto, claude, command:CMD, optimizer, random, replay:RUN,
 #                          # script:DIR, or a mix: optimizer@2,claude@1
 """
-_LIMITS = """
+_TABLES = """
 # [stop]
 # max_experiments = 100
 # max_hours = 8
@@ -33,6 +33,17 @@ _LIMITS = """
 
 # [reviewer]
 # model = "claude-haiku-5-5"   # reads each proposal before it is trained, and may veto it
+
+# [rules]                  # when a change is kept; the values are those of this preset
+# strict = {strict}           # true: keep only what fresh seeds confirm (--strict)
+# spread = {rules.spread}            # of val_bpb between seeds, bits per byte, until it is measured
+# keep_z = {rules.keep_z}            # a first score that is better by so many spreads is kept at once
+# retest_z = {rules.retest_z}           # one that is so much better is measured once more
+
+# [limits]                 # of one measurement; what takes more is ended
+# setup_seconds = {limits.setup_seconds}    # until the first batch, compiling included
+# eval_seconds = {limits.eval_seconds}     # of scoring
+# memory_fraction = {limits.memory_fraction}   # of the machine's memory
 """
 
 
@@ -45,7 +56,7 @@ def workspace_files(settings: Settings) -> dict[str, str]:
         f"backend = {json.dumps(settings.backend)}\n"
         f"device = {json.dumps(settings.device)}\n"
         + (f"source = {json.dumps(settings.source)}\n" if settings.source else "")
-        + f"{_AGENTS}\n{_budget(settings)}{_LIMITS.format(model=settings.claude.model)}"
+        + f"{_AGENTS}\n{_budget(settings)}{_more(settings)}"
     )
     return {
         TRAIN: set_constants(source, settings.hyperparameters),
@@ -53,6 +64,12 @@ def workspace_files(settings: Settings) -> dict[str, str]:
         SETTINGS: toml,
         IGNORES: "__pycache__/\n",
     }
+
+
+def _more(settings: Settings) -> str:
+    """The other tables that people change, as comments with the values that are in force."""
+    strict = str(settings.rules.strict).lower()
+    return _TABLES.format(model=settings.claude.model, strict=strict, rules=settings.rules, limits=settings.limits)
 
 
 def _budget(settings: Settings) -> str:

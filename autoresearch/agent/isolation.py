@@ -30,8 +30,13 @@ def choose_sandbox(settings: Settings, device: DeviceInfo, view: View) -> Sandbo
                 f"sandbox = on, but in {found.sandbox.name} {problem}", "sandbox = auto goes on without one"
             )
         reason = f"in {found.sandbox.name} {problem}"
-    hint = f"; {found.hint}" if found.hint else ""
-    view.detail(f"sandbox: none, {reason}{hint}; the guards in the process remain, see docs/threat-model.md")
+    guarded = "candidates are guarded in their process alone (docs/threat-model.md)"
+    if settings.sandbox == "off":
+        view.detail(f"no sandbox: {reason}; {guarded}")
+    else:
+        view.note(f"no sandbox: {reason}; {guarded}")
+        if found.hint:
+            view.detail(found.hint)
     return None
 
 

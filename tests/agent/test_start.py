@@ -1,7 +1,9 @@
 """From options to a run: which backend, which folder, which tag, and what may be resumed."""
 
 import json
+import re
 import sys
+import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from autoresearch.core.dataset import Dataset
 from autoresearch.core.errors import BackendUnavailable, UsageError
 from autoresearch.core.history import History
 from autoresearch.core.journal import Journal
-from autoresearch.core.task import Rules, Settings, Task
+from autoresearch.core.task import Rules, Settings, Task, load_preset, overlay, preset_names
 
 CPU = DeviceInfo("cuda", "cpu", "a processor", 1, "torch 2", "float32", "sdpa", False, None, 2**34)
 
@@ -98,6 +100,19 @@ def test_a_new_workspace(tmp_path):
     assert made.train_path.read_text() == expected, "only the preset's values differ from the backend's train.py"
     loaded = start.load_settings("", made.directory / "autoresearch.toml")
     assert (loaded.preset, loaded.backend, loaded.source) == ("tinystories/smoke", "null", "stories")
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_what_the_new_settings_show_as_comments_is_valid_and_in_force(preset):
+    settings = replace(load_preset(preset), backend="cuda")
+    text = folder.workspace_files(settings)["autoresearch.toml"]
+    shown = re.sub(r"^# (?=\[|[a-z_]+ = )", "", text, flags=re.MULTILINE)
+    tables = tomllib.loads(shown)
+    assert {"rules", "limits", "stop", "caps", "claude", "reviewer", "task"} <= set(tables)
+    loaded = overlay(settings, {**tables, "agent": "auto"}, "shown")
+    assert (loaded.rules, loaded.limits, loaded.task) == (settings.rules, settings.limits, settings.task)
+    changed = overlay(settings, tomllib.loads(shown.replace("keep_z = ", "keep_z = 9")), "shown")
+    assert changed.rules != settings.rules
 
 
 def run_event(settings: Settings, **more) -> dict:

@@ -165,7 +165,8 @@ def test_what_is_wrong_is_said_with_its_exit_code(searched, autoresearch, tmp_pa
 
 
 def test_without_a_run_there_is_nothing_to_audit(workspace, autoresearch, tmp_path):
-    assert "no run yet" in autoresearch("audit", cwd=workspace).stderr
+    none = autoresearch("audit", cwd=workspace)
+    assert none.stderr == f"error: {workspace} has no run yet\nhint: start one: autoresearch\n"
     empty = tmp_path / "empty"
     empty.mkdir()
     done = autoresearch("audit", cwd=empty)
