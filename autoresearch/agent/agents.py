@@ -278,11 +278,16 @@ def _make(
 
 
 def _unknown_prices(settings: Settings, parts: tuple[Part, ...], directory: Path) -> list[str]:
-    """What to say of models whose price isn't known; where a cap is set, `check_ready` has refused them."""
+    """What to say of calls whose cost isn't known; where a cap is set, `check_ready` has refused them."""
     used = [settings.claude.model] * any(part.kind == "claude" for part in parts) + [settings.reviewer.model]
     prices = load_prices(settings.claude.prices, directory)
-    return [
+    unknown = [
         f"no price is known for the model {model!r}: its calls are counted as 0 dollars ([claude] prices)"
         for model in dict.fromkeys(used)
         if model and prices.of(model) is None
     ]
+    if any(part.kind == "command" for part in parts) and not settings.command.estimate_usd:
+        unknown.append(
+            "what the command's calls cost counts as 0 dollars where it doesn't tell ([command] estimate_usd says it)"
+        )
+    return unknown

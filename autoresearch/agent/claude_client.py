@@ -21,6 +21,7 @@ from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.prices import Prices
 from autoresearch.agent.proposer import RoundFailed
 from autoresearch.core.agent_settings import Outages
+from autoresearch.core.amounts import dollars
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.extras import install_hint
 from autoresearch.core.process import one_line
@@ -52,6 +53,8 @@ class _Outage(NamedTuple):
     """Whether it can have cost something."""
     wait: float | None = None
     """Seconds that the server asks for."""
+    worst_usd: float = 0.0
+    """What it can have cost."""
 
 
 Wait = Callable[[float, str], None]
@@ -122,7 +125,7 @@ class ClaudeClient:
             if attempt >= self._outages.retries:
                 tries = f", {attempt + 1} tries" if attempt else ""
                 raise RoundFailed(done.kind, f"{self.model}: {done.reason}{tries}")
-            self._wait(self._pause(attempt, done.wait), f"{self.model}: {done.reason}")
+            self._wait(self._pause(attempt, done.wait), f"{self.model}: {done.kind}: {done.reason}{self._told(done)}")
         raise AssertionError("unreachable")
 
     def _attempt(
@@ -164,10 +167,14 @@ class ClaudeClient:
             # connection that broke, or a wait that ended here: the message may have been made, and is billed then.
             note = "; perhaps billed: charged at its worst case" if outage.billed else ""
             self._ledger.settle(call, worst if outage.billed else 0.0, f"{outage.kind}: {outage.reason}{note}")
-            return outage
+            return outage._replace(worst_usd=worst)
         cost = self._prices.cost_of(self.model, answer.usage)
         self._ledger.settle(call, cost, answer.stop_reason, answer.usage)
         return answer
+
+    def _told(self, outage: _Outage) -> str:
+        """What a failed attempt cost, for a person who wonders."""
+        return f"; perhaps billed: {dollars(outage.worst_usd)} charged" if outage.billed and outage.worst_usd else ""
 
     def _affordable(self, bound: int, max_tokens: int) -> int:
         """The longest answer up to `max_tokens` that the caps leave room for, but not less than LEAST_TOKENS.

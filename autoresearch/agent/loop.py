@@ -159,7 +159,7 @@ class _Search:
         self._refused, reason = 0, one_line(reason)
         proposer = proposer or self._proposer.name
         self._lab.log("failed", n=history.next_number, kind=kind, reason=reason, proposer=proposer)
-        rounds, told = history.failed_rounds, f"no proposal: {kind}: {reason}"
+        rounds, told = history.failed_rounds, f"no proposal: {kind}: {reason.rstrip('.')}"
         if rounds >= outages.rounds:
             return Ending(
                 f"{rounds} rounds in a row gave {told}",

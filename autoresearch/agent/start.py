@@ -294,6 +294,8 @@ def say_closing(run: Run, history: History, view: View) -> None:
             f"failed); {gain_text(history)}, spread between seeds {noise.spread_of(history, run.settings.rules)}"
             + (f"; calls cost {dollars(history.cost_usd)}" if history.charges or history.open_calls else "")
         )
+        if best.number:
+            view.note("what was found: autoresearch report; the kept changes as a branch: autoresearch finalize")
         which = f"experiment {best.number}" if best.number else "the baseline"
         view.note(
             f"the best train.py is {which}, branch autoresearch/{run.tag}; to get it: "

@@ -15,8 +15,6 @@ from autoresearch.core.task import Stop
 
 LOOK_SECONDS = 0.5
 """Between two looks at the stop conditions while a search pauses."""
-TOLD_SECONDS = 10.0
-"""A wait from which on it is said what is waited for."""
 
 
 class Ending(NamedTuple):
@@ -70,8 +68,7 @@ class Stops:
         Raises:
             Stopped: a stop condition is met.
         """
-        if seconds >= TOLD_SECONDS:
-            self._note(f"  {why}; trying again in {seconds:.0f} s")
+        self._note(f"  {why}; trying again in {seconds:.0f} s")
         if (ending := self.pause(seconds)) is not None:
             raise Stopped(ending)
 

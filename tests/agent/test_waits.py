@@ -7,6 +7,7 @@ from autoresearch.agent.agents import make_proposer
 from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.loop import search
 from autoresearch.agent.stop import Stops
+from autoresearch.core.amounts import dollars
 from autoresearch.core.task import load_settings
 
 LATER = "250"
@@ -21,7 +22,7 @@ def night(lab_of, machine, listener, monkeypatch):
 
     def run(agent, reviewer="", **conditions):
         lab = lab_of(machine, view=listener, **(conditions or {"max_hours": 0.1 / 3600}))
-        options = {"agent": agent, "reviewer": {"model": reviewer}}
+        options = {"agent": agent, "reviewer": {"model": reviewer}, "outages": {"base_seconds": 0.01}}
         settings = load_settings("tinystories/smoke", options=options)
         ledger = Ledger(lab.log, lab.history, settings.caps, 0.0)
         stops = Stops(lab.run.settings.stop, lab.history, listener.note)
@@ -46,7 +47,7 @@ def test_a_wait_that_the_server_asks_for_ends_with_the_search(agent, api, serve,
     assert lab.history.failed_rounds == 0, "nothing failed: it was stopped"
     assert not lab.history.open_calls
     (said,) = (note for note in listener.notes if "trying again" in note)
-    assert said.startswith("  claude-sonnet-5-5: 429 slow down; trying again in ")
+    assert said.startswith("  claude-sonnet-5-5: rate limit: 429 slow down; trying again in ")
 
 
 def test_so_does_the_wait_of_a_reviewer(api, serve, night):
@@ -75,3 +76,13 @@ def test_a_wait_that_nothing_ends_is_followed_by_the_same_request(api, serve, ni
     assert ending.reason == "experiments done: 1 (--max-experiments)"
     first, again = server.requests
     assert first == again
+
+
+@pytest.mark.parametrize(("fault", "told"), [("DROP", "charged; trying again in"), ("busy", "529 as scripted; trying")])
+def test_an_attempt_that_may_have_been_billed_says_what_is_charged(fault, told, api, serve, night, listener):
+    """Else nobody would know why the first experiment cost so much more than the others."""
+    serve(api.DROP if fault == "DROP" else api.error(529), right(api))
+    _, lab = night("claude", max_experiments=1)
+    (said,) = (note for note in listener.notes if "trying again" in note)
+    assert told in said
+    assert (f"perhaps billed: {dollars(lab.history.charges[0].usd)} charged" in said) is (fault == "DROP")

@@ -15,7 +15,7 @@ STATUS = (
     "tag backend device comparability_key experiments measurements kept discarded failed baseline best "
     "incumbent_commit cost_usd stop_reason"
 ).split()
-COMMANDS = ["run", "init", "prepare", "experiment", "status", "report", "compare", "doctor"]
+COMMANDS = ["run", "init", "prepare", "experiment", "status", "report", "compare", "finalize", "doctor"]
 
 
 @pytest.fixture
@@ -136,6 +136,17 @@ def test_stop_conditions(option, value, reason, workspace, autoresearch, ideas):
     status = document(autoresearch("status", "--json", cwd=workspace))
     assert status["stop_reason"] == reason
     assert status["experiments"] == (0 if option == "--max-hours" else 1)
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(1.0, True), (0.01, False)])
+def test_the_last_words_say_how_to_get_what_was_kept(rate, kept, workspace, autoresearch, ideas):
+    done = autoresearch("--agent", f"script:{ideas(idea=rate)}", cwd=workspace)
+    *_, told, last = done.stdout.splitlines()
+    assert last.startswith(f"the best train.py is {'experiment 1' if kept else 'the baseline'}, branch autoresearch/")
+    named = [command for command in COMMANDS if told.find(f": autoresearch {command}") > 0]
+    assert named == (["report", "finalize"] if kept else []), "nothing kept makes no branch"
+    for command in named:
+        assert autoresearch(command, cwd=workspace).returncode == 0
 
 
 def test_a_cost_cap_has_its_own_exit_code(workspace, autoresearch, tmp_path, journal):
