@@ -107,6 +107,8 @@ class Propose:
 
 Step = Measure | Decide | Anchor | Withdraw | Propose
 
+DOUBTFUL = "the only fresh score of the incumbent is suspect: it is measured again first"
+
 
 @dataclass(frozen=True)
 class Incumbent:
@@ -154,8 +156,12 @@ def next_step(experiments: Sequence[Candidate], spread: float, rules: Rules) -> 
         return step
     if pending is not None:
         return _judge(pending, incumbent, spread, rules)
-    if not fresh_scores(incumbent) and experiments[-1].number - incumbent.number >= rules.fresh_within:
-        return Measure(incumbent.number, f"{rules.fresh_within} experiments after its keep, a fresh measurement is due")
+    if experiments[-1].number - incumbent.number >= rules.fresh_within:
+        if not fresh_scores(incumbent):
+            due = f"{rules.fresh_within} experiments after its keep, a fresh measurement is due"
+            return Measure(incumbent.number, due)
+        if _doubtful(incumbent):
+            return Measure(incumbent.number, DOUBTFUL)
     return Propose()
 
 
@@ -187,6 +193,12 @@ def fresh_scores(candidate: Candidate, clean: bool = False) -> list[float]:
     used = usable(candidate)[0][1 if candidate.number and candidate.judged_here else 0 :]
     found = [score.val_bpb for score in used if score.val_bpb is not None and not score.suspect]
     return found or ([] if clean else [score.val_bpb for score in used if score.val_bpb is not None])
+
+
+def _doubtful(incumbent: Candidate) -> bool:
+    """Whether its value rests on one suspect repeat: on a machine that stays busy, two of them have to do."""
+    fresh = fresh_scores(incumbent)
+    return len(fresh) == 1 and not fresh_scores(incumbent, clean=True)
 
 
 def _baseline(pending: Candidate) -> Step:
@@ -241,6 +253,8 @@ def _judge(pending: Candidate, incumbent: Candidate, spread: float, rules: Rules
         return Measure(pending.number, "")
     against = Incumbent(incumbent.value, incumbent.value_n, incumbent.code_size)
     decision = decide(against, scores, pending.code_size, spread, rules)
+    if decision.action != "discard" and _doubtful(incumbent):
+        return Measure(incumbent.number, f"#{pending.number} is {decision.reason}, but {DOUBTFUL}")
     if decision.action == "retest":
         if not fresh_scores(incumbent):
             told = f"#{pending.number} is {decision.reason}: a fresh measurement of the incumbent comes first"

@@ -184,3 +184,31 @@ def test_what_was_measured_of_the_spread_outlasts_the_machines_speed(lab_of, fas
     search(lab_of(faster, view=listener), listed(**IDLE), listener)
     after = noise.spread_of(lab_of(faster).history, lab.history.rules)
     assert after.measured >= 2
+
+
+def test_no_candidate_gains_by_a_disturbed_baseline(lab_of, machine, listener, listed):
+    machine.changes = {number: {"val_bpb": 3.0, "suspect": "busy"} for number in (0, 1)}
+    machine.score = lambda rate: 2.0
+    lab = lab_of(machine, view=listener)
+    search(lab, listed(idle=10.0), listener)
+    assert told(lab) == [(0, 0), (0, 1), (1, 0), (0, 2)], "the baseline, once more; the candidate; the baseline again"
+    assert lab.history.counts.kept == 0
+    assert (lab.history.baseline.value, lab.history.baseline.value_n) == (2.0, 1)
+    assert decide.DOUBTFUL in listener.notes[-1]
+
+
+def test_a_machine_that_stays_busy_does_not_stop_a_search(lab_of, machine, listener, listed):
+    machine.changes = {number: {"val_bpb": 3.0, "suspect": "busy"} for number in (0, 1, 3, 4)}
+    lab = lab_of(machine, view=listener)
+    search(lab, listed(better=1.0), listener)
+    assert told(lab) == [(0, 0), (0, 1), (1, 0), (0, 2), (0, 3)]
+    assert lab.history.counts.kept == 1
+
+
+def test_a_disturbed_baseline_that_looks_too_good_is_measured_again_in_time(lab_of, machine, listener, listed):
+    machine.changes = {number: {"val_bpb": 1.0, "suspect": "fast"} for number in (0, 1)}
+    machine.score = lambda rate: rate
+    lab = lab_of(machine, view=listener)
+    search(lab, listed(**{f"idea{number}": 1.5 - number / 1000 for number in range(12)}), listener)
+    assert lab.history.counts.kept >= 1
+    assert lab.history.baseline.value == 2.0
