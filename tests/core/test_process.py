@@ -254,6 +254,7 @@ def test_output_goes_to_the_log_and_its_end_is_shown(lab, candidate):
         (b"\x1b]0;title\x07after \x1b]8;;http://x\x1b\\link", "after link"),
         ("c1 \x9b31m".encode(), "c1 31m"),
         (b"bad \xff byte", "bad \ufffd byte"),
+        ("kept \u202ekcab\u2069".encode(), "kept kcab"),
     ],
 )
 def test_the_tail_of_a_log(tmp_path, raw, shown):
