@@ -112,7 +112,9 @@ class Ledger:
                 )
                 if cap == _CALL and self.round_usd > 0:
                     raise RoundCapReached(problem)
-                raise CostCapReached(problem, "raise the cap to go on; the run resumes where it is")
+                if cap == _DAY:
+                    raise CostCapReached(problem, "go on tomorrow, or raise the cap; the run resumes where it is")
+                raise CostCapReached(problem)
         call = Call(uuid.uuid4().hex[:12], worst_usd)
         self._log(
             "call",
@@ -142,7 +144,7 @@ class Ledger:
         caps, today = self._caps, self._now().date()
         return [
             (_left_of(self._max_cost, self._history.cost_usd), "--max-cost"),
-            (_left_of(caps.day_usd, self._spent_on(today)), "[caps] day_usd"),
+            (_left_of(caps.day_usd, self._spent_on(today)), _DAY),
             (_left_of(caps.call_usd, self.round_usd), _CALL),
         ]
 
@@ -151,6 +153,7 @@ class Ledger:
 
 
 _CALL = "[caps] call_usd"
+_DAY = "[caps] day_usd"
 
 
 def _left_of(cap: float, spent: float) -> float:

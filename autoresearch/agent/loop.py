@@ -101,7 +101,7 @@ class _Search:
             except RoundCapReached as cap:
                 ending = self._failed("cap", str(cap))
             except CostCapReached as cap:
-                return capped(cap.message)
+                return capped(cap)
             except Stopped as stopped:
                 return stopped.ending
             if ending is not None:

@@ -13,6 +13,7 @@ from autoresearch.agent.ledger import Ledger
 from autoresearch.agent.loop import search
 from autoresearch.agent.reader import RunReader
 from autoresearch.agent.stop import Stops
+from autoresearch.core.amounts import dollars
 from autoresearch.core.errors import AutoresearchError
 from autoresearch.core.process import kill_marked
 from autoresearch.core.progress import recorded
@@ -35,6 +36,8 @@ def run(directory: Path, tag: str, options: Mapping[str, Any], program: Path | N
         recorded(view, opened.folder) as view,
     ):
         lab = Lab(opened, opened.executor(), view)
+        for call in lab.history.open_calls.values():
+            view.note(f"a call of {call.agent} was cut off while it ran: perhaps billed, {dollars(call.usd)} charged")
         ledger = ledger_of(opened, lab)
         stops, reader = Stops(opened.settings.stop, lab.history, view.note), RunReader(lab.history, opened.workspace)
         proposer, notes = make_proposer(opened.settings, opened.workspace.directory, ledger, reader, lab.problem, stops)

@@ -92,10 +92,10 @@ def ending_of(stop: Stop, history: History, started: datetime, now: datetime) ->
     if stop.until and now >= until_time(stop.until, started):
         return Ending(f"it is {stop.until} (--until)")
     if stop.max_cost and (cost := history.cost_usd) >= stop.max_cost:
-        return capped(f"{dollars(cost)} is spent (--max-cost)")
+        return capped(CostCapReached(f"{dollars(cost)} is spent (--max-cost)"))
     return None
 
 
-def capped(reason: str) -> Ending:
+def capped(cap: CostCapReached) -> Ending:
     """The end by a cap on cost."""
-    return Ending(reason, CostCapReached.exit_code, "raise the cap to go on; the run resumes where it is")
+    return Ending(cap.message, cap.exit_code, cap.hint)

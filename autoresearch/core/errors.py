@@ -39,6 +39,9 @@ class CostCapReached(AutoresearchError):
 
     exit_code = 3
 
+    def __init__(self, message: str, hint: str = "raise the cap to go on; the run resumes where it is") -> None:
+        super().__init__(message, hint)
+
 
 class BackendUnavailable(AutoresearchError):
     """The framework or the device of a backend is not here; the hint says what to install or type."""

@@ -116,8 +116,9 @@ def test_the_cap_of_a_day_counts_all_runs_of_the_workspace_by_local_time(purse):
     )
     assert ledger.room() == pytest.approx(0.2)
     spend(ledger, 0.2)
-    with pytest.raises(CostCapReached, match="day_usd"):
+    with pytest.raises(CostCapReached, match="day_usd") as cap:
         ledger.reserve(0.01, agent="claude", purpose="propose")
+    assert cap.value.hint.startswith("go on tomorrow, or raise the cap")
     tomorrow = Ledger(
         ledger._log,
         history,

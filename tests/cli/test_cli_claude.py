@@ -165,6 +165,9 @@ def test_a_kill_during_a_call_loses_nothing_and_hides_nothing(
 
     done = autoresearch(*command[3:], cwd=workspace, env=env)
     assert done.returncode == 0, done.stderr
+    said = f"a call of claude was cut off while it ran: perhaps billed, {dollars(call['worst_usd'])} charged\n"
+    assert done.stdout.count(said) == 1
+    assert "cut off" not in autoresearch(*command[3:], cwd=workspace, env=env).stdout, "said once"
     events = journal(workspace)
     kinds = [event["event"] for event in events]
     assert kinds.count("proposed") == kinds.count("decided") == 2, "a baseline and one experiment, none twice"
