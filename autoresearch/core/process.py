@@ -28,8 +28,8 @@ from autoresearch.core.sandbox import SANDBOX_PROCESS
 TAIL_BYTES = 4096
 MARK = "AUTORESEARCH_CHILD"
 """The variable by which a process is found again, see `kill_marked`."""
-# Escape sequences: CSI (colours, cursor) and OSC (titles, links); then what is left of the control characters, and those
-# that turn the direction of a text, so that it reads as another one.
+# Escape sequences: CSI (colours, cursor) and OSC (titles, links); then what is left of the control characters, and
+# those that turn the direction of a text, so that it reads as another one.
 _CONTROL = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     r"|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
