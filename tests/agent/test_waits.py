@@ -1,5 +1,9 @@
 """While one request waits for its server, minutes perhaps, the search can still be stopped."""
 
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+
 import pytest
 
 from autoresearch.agent import stop
@@ -16,16 +20,18 @@ LATER = "250"
 
 @pytest.fixture
 def night(lab_of, machine, listener, monkeypatch):
-    """Search with the agents of a name until a tenth of a second has passed: `night("claude", reviewer="…")`."""
+    """Search with the agents of a name for an hour, which passes in the first pause: `night("claude")`."""
     pytest.importorskip("anthropic")
-    monkeypatch.setattr(stop, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stop, "time", SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep))
 
     def run(agent, reviewer="", **conditions):
-        lab = lab_of(machine, view=listener, **(conditions or {"max_hours": 0.1 / 3600}))
+        lab = lab_of(machine, view=listener, **(conditions or {"max_hours": 1.0}))
         options = {"agent": agent, "reviewer": {"model": reviewer}, "outages": {"base_seconds": 0.01}}
         settings = load_settings("tinystories/smoke", options=options)
         ledger = Ledger(lab.log, lab.history, settings.caps, 0.0)
         stops = Stops(lab.run.settings.stop, lab.history, listener.note)
+        if not conditions:
+            stop.time.sleep = lambda seconds: setattr(stops, "started", stops.started - timedelta(hours=1))
         directory = lab.run.workspace.directory
         proposer, _ = make_proposer(settings, directory, ledger, None, stops=stops)
         return search(lab, proposer, listener, ledger, stops), lab

@@ -233,7 +233,7 @@ def test_the_facts_load_no_framework():
 
 def test_facts():
     assert cuda_torch.BASELINE.is_file()
-    assert cuda_torch.INSTALL_HINT.startswith("pip install ")
+    assert "pip install '.[" in cuda_torch.INSTALL_HINT
     assert "torch" in cuda_torch.ALLOWED_IMPORTS
     assert cuda_torch.environment("cpu").keys().isdisjoint(cuda_torch.environment("auto"))
 
