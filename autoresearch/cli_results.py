@@ -135,7 +135,7 @@ def finalize(
     state = "made" if found["created"] else "is there already, the same"
     lines = [
         f"branch {name} {state}: {count} commit{'s' * (count != 1)} on top of {found['base'][:10]}; nothing is pushed",
-        f"to push it: git -C {shlex.quote(str(saved.place))} push -u origin {shlex.quote(name)}",
+        f"to push it: git -C {shlex.quote(str(saved.place))} push REMOTE {shlex.quote(name)}",
     ]
     if as_json:
         print_document(found)

@@ -187,6 +187,9 @@ def watch_run(workspace: Path, tag: str, seconds: float, verbose: bool, as_json:
     view = view_for(verbose)
     try:
         watching.watch(followed, view, seconds)
+    except KeyboardInterrupt:
+        print("no longer watched; the search goes on", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     finally:
         view.close()
 

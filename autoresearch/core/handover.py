@@ -71,7 +71,7 @@ def hand_over(workspace: Workspace, baseline: str, steps: Sequence[Step], name: 
     elif present.commit != tip:
         raise UsageError(
             f"the branch {name} is there already, with other commits",
-            f"choose another name: --branch NAME; or, if it isn't needed: git branch -D {shlex.quote(name)}",
+            "choose another name: --branch NAME",
         )
     return Branch(name, base, tuple(commits), present is None)
 

@@ -49,6 +49,19 @@ class SavedRun:
         # The line written last counts: a measurement that was cut off may have left one behind.
         return {(entry["n"], entry["k"]): float(entry["test_bpb"]) for entry in self.audit if "test_bpb" in entry}
 
+    def val_and_test(self, record: Record) -> list[tuple[float, float]]:
+        """Both scores of those measurements of an experiment that are comparable by now, in bits per byte; suspect ones
+        only where there is no other."""
+        here = {id(result) for result in self.history.comparable(record)}
+        made = [(k, result) for k, result in enumerate(record.results) if id(result) in here]
+        clean = [(k, result) for k, result in made if not result.suspect]
+        test = self.test_scores
+        return [
+            (result.val_bpb, test[record.number, k])
+            for k, result in clean or made
+            if result.val_bpb is not None and (record.number, k) in test
+        ]
+
     def source(self, record: Record) -> str | None:
         """The train.py of an experiment; None where its repository isn't at hand."""
         if self.workspace is None:

@@ -102,8 +102,7 @@ def along(run: SavedRun) -> dict[str, Any]:
         gap minus the baseline's.
     """
     history = run.history
-    test = run.test_scores
-    rows = [row for record in history.experiments.values() if (row := _along(record, history.comparability_key, test))]
+    rows = [row for record in history.experiments.values() if (row := _along(record, run.val_and_test(record)))]
     gaps = {row["experiment"]: row["gap"] for row in rows}
     best = history.incumbent
     change = gaps[best.number] - gaps[0] if best is not None and best.number in gaps and 0 in gaps else None
@@ -112,12 +111,7 @@ def along(run: SavedRun) -> dict[str, Any]:
     return {"experiments": rows, "correlation": correlation(vals, tests) if varied else None, "gap_change": change}
 
 
-def _along(record: Record, key: str, test: Mapping[tuple[int, int], float]) -> dict[str, Any] | None:
-    both = [
-        (result.val_bpb, test[record.number, k])
-        for k, result in enumerate(record.results)
-        if result.val_bpb is not None and result.comparability_key == key and (record.number, k) in test
-    ]
+def _along(record: Record, both: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
     if not both:
         return None
     val, held_out = fmean(v for v, _ in both), fmean(t for _, t in both)

@@ -95,7 +95,7 @@ def _draw(axes: Axes, laid_out: Progress, trajectory: Trajectory) -> None:
     _scatter(axes, kept, "kept", color=_KEPT, s=52, edgecolors="black", linewidths=0.6, zorder=3)
     if laid_out.elsewhere:
         numbers = [row.number for row in laid_out.elsewhere]
-        label = "another comparability key"
+        label = "measured under other conditions"
         axes.axvspan(min(numbers) - 0.5, max(numbers) + 0.5, color="#f0f0f0", zorder=0, label=label)
     first, last = trajectory.rows[0].number, trajectory.rows[-1].number
     margin = max(0.5, 0.02 * (last - first))

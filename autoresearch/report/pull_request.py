@@ -172,6 +172,8 @@ def _result(chain: Sequence[Row], gain: Interval | None, audit: Mapping[str, Any
             f"Gain of the search: {gain.mean:.4f} bpb{share}, 95 % interval {gain.low:.4f} to {gain.high:.4f}, from "
             "its own scores, which also chose the changes."
         )
+        if gain.low <= 0:
+            lines.append("**This gain can't be told from noise.**")
     if audit is None:
         return [*lines, "Not audited with fresh seeds on held-out text (`autoresearch audit`)."]
     lines += ["", f"Audit with fresh seeds: {_plain(audit['conclusion'])}.", ""]

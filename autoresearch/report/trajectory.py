@@ -143,11 +143,11 @@ def of_run(saved: SavedRun) -> Trajectory:
     """The trajectory of a run."""
     history = saved.history
     decided = [record for record in history.experiments.values() if record.verdict is not None]
-    test, costs = saved.test_scores, _costs(history)
+    costs = _costs(history)
     return Trajectory(
         name=saved.tag,
         place=saved.folder,
-        rows=tuple(_row(record, history, test, costs.get(record.number, 0.0)) for record in decided),
+        rows=tuple(_row(record, saved, costs.get(record.number, 0.0)) for record in decided),
         key=history.comparability_key,
         backend=history.settings.get("backend", ""),
         preset=history.settings.get("preset", ""),
@@ -165,12 +165,8 @@ def _costs(history: History) -> dict[int, float]:
     return {number: fsum(dollars) for number, dollars in calls.items()}
 
 
-def _row(record: Record, history: History, test: Mapping[tuple[int, int], float], cost_usd: float) -> Row:
-    held_out = [
-        test[record.number, k]
-        for k, result in enumerate(record.results)
-        if result.comparability_key == history.comparability_key and (record.number, k) in test
-    ]
+def _row(record: Record, saved: SavedRun, cost_usd: float) -> Row:
+    history, held_out = saved.history, [test for _, test in saved.val_and_test(record)]
     return Row(
         number=record.number,
         verdict=str(record.verdict),

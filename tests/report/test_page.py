@@ -87,7 +87,7 @@ def test_scores_of_another_key_are_marked(run, experiment):
     )
     assert found.rows[1]["marks"] == ["not comparable"]
     assert found.data["progress"]["points"] == [] and found.data["progress"]["elsewhere"] == [0, 1]
-    assert "2 of the scores were measured under another comparability key" in found.words
+    assert "2 of the scores were measured under other conditions" in found.words
 
 
 def test_a_long_run(long_run):

@@ -213,6 +213,13 @@ def test_a_baseline_from_another_machine_leaves_the_gain_open(maker):
     assert text.startswith("# autoresearch mar8: val\\_bpb 1.9000 by 1 kept change\n")
 
 
+def test_a_gain_within_the_noise_is_called_so(maker):
+    maker.tried("keep", 1.999, "DEPTH = 1\n", "a little")
+    assert "can't be told from noise" in finalize(maker.saved)["text"]
+    maker.tried("keep", 1.5, "DEPTH = 2\n", "a lot")
+    assert "can't be told from noise" not in finalize(maker.saved, branch="again")["text"]
+
+
 def test_nothing_kept_is_nothing_to_hand_over(maker):
     maker.tried("discard", 2.1, "DEPTH = 1\n", "no")
     with pytest.raises(AutoresearchError, match="has kept nothing yet"):

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from autoresearch.core.history import History
 from autoresearch.core.runs import SavedRun
+from autoresearch.core.suspect import LASTING
+from autoresearch.report.audit import along
 from autoresearch.report.trajectory import of_run
 
 
@@ -36,3 +38,22 @@ def test_a_discard_is_worth_its_score():
     ]
     elsewhere = {"event": "resumed", "comparability_key": "b"}
     assert trajectory(*experiment(0, "keep", 2.0), *experiment(1, "discard", 2.25), elsewhere).rows[1].value is None
+
+
+def measured(n: int, k: int, suspect: str = "") -> list[dict]:
+    result = {"status": "ok", "val_bpb": 2.0, "comparability_key": "a", "suspect": suspect}
+    return [{"event": "started", "n": n, "k": k, "seed": k}, {"event": "measured", "n": n, "k": k, "result": result}]
+
+
+def test_held_out_scores_are_those_that_are_comparable_and_clean():
+    """Of the baseline: before the machine changed for good 9.0, after it one suspect score of 5.0 and a clean one."""
+    slower = [event for k in range(1, 1 + LASTING) for event in measured(0, k, "slower")]
+    after = [*measured(0, 1 + LASTING, "busy"), *measured(0, 2 + LASTING)]
+    events = [RUN, *experiment(0, "keep", 2.0), *slower, *after]
+    tests = {0: 9.0, **dict.fromkeys(range(1, 1 + LASTING), 8.0), 1 + LASTING: 5.0, 2 + LASTING: 2.5}
+    audit = tuple({"n": 0, "k": k, "test_bpb": bpb} for k, bpb in tests.items())
+    saved = SavedRun("t", Path("t"), None, History.from_events(events), audit)
+    assert of_run(saved).rows[0].test_bpb == 2.5
+    assert [row["test_bpb"] for row in along(saved)["experiments"]] == [2.5]
+    only_suspect = SavedRun("t", Path("t"), None, History.from_events(events[:-2]), audit)
+    assert of_run(only_suspect).rows[0].test_bpb == 5.0

@@ -74,8 +74,9 @@ def test_again_gives_the_same_and_other_commits_are_refused(folder):
 def test_a_branch_of_the_user_stays_also_where_it_is_checked_out(folder):
     workspace, baseline, steps, _ = run_of(folder, sources("DEPTH = 4\n"))
     before = user_state(folder)
-    with pytest.raises(UsageError, match="the branch trunk is there already"):
+    with pytest.raises(UsageError, match="the branch trunk is there already") as caught:
         hand_over(workspace, baseline, steps, "trunk")
+    assert "-D" not in caught.value.hint, "nobody is told to delete a branch of theirs"
     assert user_state(folder) == before
 
 

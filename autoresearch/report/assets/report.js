@@ -183,12 +183,12 @@
     const first = rows[0].n;
     const last = rows.at(-1).n;
     const pad = Math.max(0.5, (last - first) * 0.02);
-    // Measured under another key: these have no place on this scale.
+    // Measured under other conditions: these have no place on this scale.
     const away = elsewhere.length ? [{
       type: "rect", xref: "x", x0: elsewhere[0] - 0.5, x1: elsewhere.at(-1) + 0.5, yref: "paper", y0: 0, y1: 1,
       fillcolor: "var(--raised)", line: { width: 0 }, layer: "below",
       label: {
-        text: "another key: not comparable", font: { color: "var(--muted)", size: 11 }, textposition: "top center",
+        text: "other conditions: not comparable", font: { color: "var(--muted)", size: 11 }, textposition: "top center",
       },
     }] : [];
     const layout = {
