@@ -102,8 +102,9 @@ def calibrate(
 
 
 def _begun(lab: Lab) -> Calibrating:
-    """The calibration of the incumbent that is under way; where it was cut off, it goes on."""
-    number, key = lab.incumbent.number, lab.run.key
+    """The calibration of the incumbent that is under way; where it was cut off, it goes on. It begins anew where the
+    machine changed for good: that jump is no spread between seeds."""
+    number, key = lab.incumbent.number, lab.history.conditions
     begun = lab.history.calibration
     if begun is None or (begun.number, begun.key) != (number, key):
         lab.log("calibrating", n=number, key=key, first=len(lab.incumbent.results))

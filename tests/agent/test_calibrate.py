@@ -17,6 +17,7 @@ from autoresearch.core import noise, spreads
 from autoresearch.core.errors import AutoresearchError, DataError
 from autoresearch.core.interval import chi_square_quantile, spread_limits
 from autoresearch.core.records import Prior
+from autoresearch.core.suspect import LASTING
 
 SLOPE = -0.5
 STEPS = [1000, 1010, 990, 1030, 970, 1000, 1005]
@@ -185,3 +186,10 @@ def test_the_interval_of_a_spread_covers_it_as_often_as_it_says():
     limits = [spread_limits(statistics.stdev(rng.gauss(0, 1) for _ in range(6)), 5) for _ in range(2000)]
     covered = sum(low <= 1 <= high for low, high in limits) / 2000
     assert 0.88 < covered < 0.92, "three standard errors"
+
+
+def test_the_jump_of_a_machine_that_changed_for_good_is_no_spread(calibrate, machine, place):
+    machine.score = lambda rate: 2.0 + 0.001 * (len(machine.measured) % 3) + (0.4 if len(machine.measured) > 4 else 0)
+    machine.changes = {number: {"suspect": "slower"} for number in range(4, 4 + LASTING)}
+    found, _ = calibrate(6)
+    assert found.mean > 2.4 and found.spread < 0.05 and found.suspect == 0
